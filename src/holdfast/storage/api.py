@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
-
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One stored object, as a listing shows it."""
@@ -67,6 +65,11 @@ class StorageReader(Protocol):
     @property
     def url(self) -> str:
         """Where this is, for people. Never contains a secret."""
+        ...
+
+    @property
+    def parallel(self) -> int:
+        """How many requests at once pay off: 1 on local disk, many over a network."""
         ...
 
     def get(self, path: str, *, bytes_max: int | None = None) -> bytes:

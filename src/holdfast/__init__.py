@@ -1,0 +1,2 @@
+"""Holdfast."""
+__version__ = "0.1.0"

@@ -1,0 +1,149 @@
+"""Canonical JSON: one value, one sequence of bytes.
+
+Invariants:
+- Keys are sorted, there is no insignificant white space, there are no floats, text is UTF-8.
+- Decoding is strict: unknown fields, wrong types, duplicate keys, a second spelling of the same
+  value and oversized documents are `CorruptionError`; a newer format is `IncompatibleError`.
+- Every document carries `sha256` over itself without that field, so that it can be checked
+  alone, without the catalog.
+
+Spec: spec/format-v1.md, section 2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
+
+FORMAT_VERSION = 1
+NO_DIGEST = "0" * 64
+
+_encoder = msgspec.json.Encoder(order="sorted")
+
+
+class Document(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of every stored JSON document: a format version and a digest over the rest."""
+
+    format: int = msgspec.field()
+    sha256: str = msgspec.field()
+
+
+class _Peek(msgspec.Struct):
+    format: int
+
+
+D = TypeVar("D", bound=Document)
+_decoders: dict[type, msgspec.json.Decoder[Document]] = {}
+
+
+def sha256_hex(data: bytes | memoryview) -> str:
+    """SHA-256 in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def encode_value(value: object) -> bytes:
+    """Canonical bytes of a value that is not a document of its own."""
+    return _encoder.encode(value)
+
+
+def encode(document: Document, *, bytes_max: int) -> bytes:
+    """Canonical bytes of a document, its digest filled in.
+
+    The digest covers the canonical bytes with the digest field set to 64 zeros, so that every
+    byte of the document but the digest itself is covered, and the digest by comparison.
+    """
+    blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))
+    data = _encoder.encode(msgspec.structs.replace(document, sha256=sha256_hex(blank)))
+    if len(data) > bytes_max:
+        raise InvalidInputError(
+            f"{type(document).__name__} is too large to be stored",
+            kind="document_too_large",
+            size=len(data),
+            limit=bytes_max,
+            remedy="move large state into files: fewer or larger runs, smaller tokens and labels",
+        )
+    return data
+
+
+def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
+    """The document in these bytes, or a typed error that names the file."""
+    if len(data) > bytes_max:
+        raise CorruptionError(
+            f"{kind.__name__} is larger than the format allows",
+            kind="document_too_large_stored",
+            path=path,
+            size=len(data),
+            limit=bytes_max,
+            remedy=_REMEDY,
+        )
+    _check_version(data, kind, path)
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=True)  # type: ignore[assignment]
+    try:
+        document = decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
+        raise CorruptionError(
+            f"{kind.__name__} cannot be decoded",
+            kind="undecodable",
+            path=path,
+            reason=str(error)[:300],
+            remedy=_REMEDY,
+        ) from error
+    blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))
+    actual = sha256_hex(blank)
+    if actual != document.sha256:
+        raise CorruptionError(
+            f"{kind.__name__} disagrees with its own digest",
+            kind="digest_differs",
+            path=path,
+            expected=document.sha256[:64],
+            actual=actual,
+            remedy=_REMEDY,
+        )
+    if len(blank) != len(data) or _encoder.encode(document) != data:
+        raise CorruptionError(
+            f"{kind.__name__} is not in canonical form", kind="not_canonical", path=path, remedy=_REMEDY
+        )
+    return document  # type: ignore[return-value]
+
+
+def _check_version(data: bytes, kind: type[Document], path: str) -> None:
+    """Refuse a newer format by name, before its unknown fields look like damage."""
+    try:
+        version = msgspec.json.decode(data, type=_Peek, strict=True).format
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise CorruptionError(
+            f"{kind.__name__} cannot be decoded",
+            kind="undecodable",
+            path=path,
+            reason=str(error)[:300],
+            remedy=_REMEDY,
+        ) from error
+    if version > FORMAT_VERSION:
+        raise IncompatibleError(
+            f"{kind.__name__} was written by a newer Holdfast",
+            kind="newer_format",
+            path=path,
+            format=version,
+            supported=FORMAT_VERSION,
+            remedy="upgrade Holdfast; nothing was changed",
+        )
+    if version < 1:
+        raise CorruptionError(
+            f"{kind.__name__} has an impossible format version",
+            kind="impossible_format",
+            path=path,
+            format=version,
+            remedy=_REMEDY,
+        )
+
+
+_REMEDY = "run `holdfast verify` to see what is damaged and `holdfast recover --plan` for the way back"
+

@@ -1,0 +1,186 @@
+"""The manifest: one checkpoint, completely.
+
+Invariants:
+- The inventory is complete: own files and inherited ones, each with size and SHA-256. Restoring
+  reads one manifest and never walks a chain.
+- Small operator state is inline or packed, never both and never neither by contradiction.
+- A manifest is never rewritten. What happens later (sink outcomes, pins) lies elsewhere.
+
+Spec: spec/format-v1.md, section 3.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import CorruptionError
+from holdfast.format.canonical import Document, decode, encode
+from holdfast.format.position import Position
+from holdfast.format.records import Replay
+from holdfast.format.topology import Topology
+from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId
+
+MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+
+FileKind = Literal["snapshot", "delta", "pack", "offsets"]
+TraceKind = Literal["latest", "bag", "small"]
+
+
+class _Value(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    pass
+
+
+class FileEntry(_Value, frozen=True, kw_only=True):
+    """One file of the inventory.
+
+    path: relative to the pipeline's directory. base: for a delta, the checkpoint on whose state it
+    was computed. pipeline: set when a fork shares the file of another pipeline of the same root.
+    hash_min, hash_max: range of the unsigned 64-bit key hash, both inclusive.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    kind: FileKind
+    operator: str | None = None
+    partition: int | None = None
+    base: CheckpointId | None = None
+    rows: int = 0
+    hash_min: int | None = None
+    hash_max: int | None = None
+    time_min_us: int | None = None
+    time_max_us: int | None = None
+    pipeline: str | None = None
+
+
+class InlineState(_Value, frozen=True, kw_only=True, tag="inline", tag_field="where"):
+    """Small state inside the manifest."""
+
+    data: bytes
+    sha256: str
+
+
+class PackedState(_Value, frozen=True, kw_only=True, tag="packed", tag_field="where"):
+    """Small state in a range of a pack file of the inventory."""
+
+    path: str
+    offset: int
+    length: int
+    sha256: str
+
+
+class OperatorEntry(_Value, frozen=True, kw_only=True):
+    """What one operator or reference table keeps.
+
+    version: of the operator's own state. position: for a reference table, where its source stood.
+    """
+
+    name: str
+    trace: TraceKind
+    version: int = 1
+    partitions: int = 1
+    rows: int = 0
+    keys: int = 0
+    bytes: int = 0
+    small: InlineState | PackedState | None = None
+    position: Position | None = None
+
+
+class SourceEntry(_Value, frozen=True, kw_only=True):
+    """Where one source stands; `epoch` is the one in which it last moved."""
+
+    name: str
+    position: Position
+    epoch: Epoch
+    watermark_us: int | None = None
+    idle: bool = False
+
+
+class SinkEntry(_Value, frozen=True, kw_only=True):
+    """What one sink has staged: the token is enough to commit or abort it in another process."""
+
+    name: str
+    epoch: Epoch
+    token: str
+    replay: Replay
+
+
+class Versions(_Value, frozen=True, kw_only=True):
+    """Which software wrote this."""
+
+    holdfast: str
+    python: str
+    spark: str = ""
+    pyarrow: str = ""
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """Everything about one checkpoint.
+
+    sequence: the catalog record that was to commit it, evidence for `rebuild-catalog`.
+    """
+
+    checkpoint: CheckpointId
+    pipeline: str
+    lineage: str
+    epoch: Epoch
+    sequence: Sequence
+    writer: WriterId
+    created_us: int
+    topology: Topology
+    fingerprint: str
+    versions: Versions
+    parent: CheckpointId | None = None
+    label: str | None = None
+    incremental: bool = False
+    watermark_us: int | None = None
+    log: Position | None = None
+    processed: int = 0
+    rows: int = 0
+    keys: int = 0
+    bytes_new: int = 0
+    bytes_total: int = 0
+    sources: list[SourceEntry] = []
+    operators: list[OperatorEntry] = []
+    sinks: list[SinkEntry] = []
+    files: list[FileEntry] = []
+    properties: dict[str, str] = {}
+
+    def operator(self, name: str) -> OperatorEntry | None:
+        """The entry of one operator."""
+        return next((entry for entry in self.operators if entry.name == name), None)
+
+    def source(self, name: str) -> SourceEntry | None:
+        """The entry of one source."""
+        return next((entry for entry in self.sources if entry.name == name), None)
+
+    def files_of(self, operator: str) -> list[FileEntry]:
+        """One operator's files, oldest first."""
+        return [entry for entry in self.files if entry.operator == operator]
+
+    def own_prefix(self) -> str:
+        """Below this path lies what this checkpoint created."""
+        return f"checkpoints/{self.checkpoint}/"
+
+
+def manifest_bytes(manifest: Manifest) -> bytes:
+    """Canonical bytes of a manifest."""
+    return encode(manifest, bytes_max=MANIFEST_BYTES_MAX)
+
+
+def parse_manifest(data: bytes, path: str, checkpoint: CheckpointId) -> Manifest:
+    """The manifest in these bytes; it must be the one that its directory promises."""
+    manifest = decode(data, Manifest, path=path, bytes_max=MANIFEST_BYTES_MAX)
+    if manifest.checkpoint != checkpoint:
+        raise CorruptionError(
+            "manifest lies in the directory of another checkpoint",
+            kind="misplaced",
+            path=path,
+            expected=checkpoint,
+            actual=manifest.checkpoint,
+        )
+    return manifest

@@ -1,0 +1,203 @@
+"""Every path that Holdfast can write, in one place, and the way back from a path to its meaning.
+
+Invariants:
+- Paths are made from checked names and numbers only; none can leave the root.
+- `classify` knows exactly the paths that these functions can make: what it does not know is a
+  foreign file, which Holdfast reports and never deletes.
+
+Spec: spec/format-v1.md, section 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.errors import InvalidInputError
+from holdfast.ids import (
+    NAME_PATTERN,
+    CheckpointId,
+    Epoch,
+    Name,
+    Sequence,
+    check_checkpoint_id,
+    check_name,
+)
+
+HEADER = "holdfast.json"
+LATEST = "_latest"
+LOCK = "lock"
+CATALOG = "catalog"
+CHECKPOINTS = "checkpoints"
+OUTCOMES = "outcomes"
+PINS = "pins"
+TEMPORARY_PREFIX = ".hf-tmp-"
+
+_ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+
+Kind = Literal[
+    "header", "latest", "lock", "record", "manifest", "run", "pack", "offsets", "outcome", "pin",
+    "temporary",
+]  # fmt: skip
+
+_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    ("temporary", re.compile(rf"(?:{_NAME}/)*\.hf-tmp-[0-9a-f]{{16}}")),
+    ("header", re.compile(re.escape(HEADER))),
+    ("latest", re.compile(LATEST)),
+    ("lock", re.compile(LOCK)),
+    ("record", re.compile(rf"{CATALOG}/(?P<sequence>[0-9]{{20}})\.json")),
+    ("manifest", re.compile(rf"{CHECKPOINTS}/{_ID}/manifest\.json")),
+    ("pack", re.compile(rf"{CHECKPOINTS}/{_ID}/state\.pack")),
+    (
+        "run",
+        re.compile(
+            rf"{CHECKPOINTS}/{_ID}/operators/(?P<name>{_NAME})/"
+            rf"partition-(?P<partition>[0-9]{{5}})-(?P<attempt>[0-9a-f]{{16}})\.(?P<suffix>snap|delta)"
+        ),
+    ),
+    ("offsets", re.compile(rf"{CHECKPOINTS}/{_ID}/offsets/(?P<name>{_NAME})\.json")),
+    (
+        "outcome",
+        re.compile(
+            rf"{OUTCOMES}/(?P<epoch>[0-9]{{20}})-(?P<attempt>[0-9]{{6}})-(?P<name>{_NAME})\.json"
+        ),
+    ),
+    ("pin", re.compile(rf"{PINS}/(?P<name>{_NAME})\.json")),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a path inside a pipeline's directory stands for."""
+
+    kind: Kind
+    checkpoint: CheckpointId | None = None
+    name: str | None = None
+    sequence: Sequence | None = None
+    epoch: Epoch | None = None
+    attempt: int | None = None
+
+
+def classify(path: str) -> Meaning | None:
+    """The meaning of a path relative to a pipeline's directory; None for a foreign file."""
+    for kind, pattern in _PATTERNS:
+        match = pattern.fullmatch(path)
+        if match is None:
+            continue
+        groups = match.groupdict()
+        sequence, epoch = groups.get("sequence"), groups.get("epoch")
+        checkpoint = groups.get("id")
+        return Meaning(
+            kind=kind,
+            checkpoint=CheckpointId(checkpoint) if checkpoint else None,
+            name=groups.get("name"),
+            sequence=Sequence(int(sequence)) if sequence else None,
+            epoch=Epoch(int(epoch)) if epoch else None,
+            attempt=int(groups["attempt"]) if kind == "outcome" else None,
+        )
+    return None
+
+
+def record(sequence: Sequence) -> str:
+    """Catalog record number `sequence`."""
+    _check_number(sequence, "sequence")
+    return f"{CATALOG}/{sequence:020d}.json"
+
+
+def checkpoint_dir(checkpoint: CheckpointId) -> str:
+    """The directory of everything that one checkpoint created."""
+    return f"{CHECKPOINTS}/{check_checkpoint_id(checkpoint)}"
+
+
+def manifest(checkpoint: CheckpointId) -> str:
+    """The manifest of one checkpoint."""
+    return f"{checkpoint_dir(checkpoint)}/manifest.json"
+
+
+def pack(checkpoint: CheckpointId) -> str:
+    """The packed small state of one checkpoint."""
+    return f"{checkpoint_dir(checkpoint)}/state.pack"
+
+
+def run(
+    checkpoint: CheckpointId, operator: str, partition: int, attempt: str, *, snapshot: bool
+) -> str:
+    """One run. `attempt` is unique for each try of a task, so a retry never reuses a name."""
+    name = check_name(operator, "operator name")
+    if not 0 <= partition < 100_000:
+        raise InvalidInputError(
+            "partition is out of range", kind="invalid_partition", partition=partition, limit=99_999
+        )
+    if not re.fullmatch(r"[0-9a-f]{16}", attempt):
+        raise InvalidInputError(
+            "attempt is not allowed",
+            kind="invalid_attempt",
+            attempt=repr(attempt)[:60],
+            remedy="take it from IdSource.token(): 16 hexadecimal digits",
+        )
+    suffix = "snap" if snapshot else "delta"
+    return f"{checkpoint_dir(checkpoint)}/operators/{name}/partition-{partition:05d}-{attempt}.{suffix}"
+
+
+def offsets(checkpoint: CheckpointId, source: str) -> str:
+    """Positions of one source that are too large for the manifest."""
+    return f"{checkpoint_dir(checkpoint)}/offsets/{check_name(source, 'source name')}.json"
+
+
+def outcome(epoch: Epoch, sink: str, attempt: int) -> str:
+    """The n-th outcome of one sink's token."""
+    _check_number(epoch, "epoch")
+    if not 0 <= attempt < 1_000_000:
+        raise InvalidInputError("outcome attempt is out of range", attempt=attempt, limit=999_999)
+    return f"{OUTCOMES}/{epoch:020d}-{attempt:06d}-{check_name(sink, 'sink name')}.json"
+
+
+def pin(label: str) -> str:
+    """The savepoint of that label."""
+    return f"{PINS}/{check_name(label, 'label')}.json"
+
+
+def temporary(directory: str, token: str) -> str:
+    """A temporary name beside the final one."""
+    return f"{directory}/{TEMPORARY_PREFIX}{token}" if directory else f"{TEMPORARY_PREFIX}{token}"
+
+
+def is_artifact_path(path: str) -> bool:
+    """Whether a manifest may name this path: a run, a pack or offsets, and nothing else."""
+    meaning = classify(path)
+    return meaning is not None and meaning.kind in ("run", "pack", "offsets")
+
+
+def check_relative(path: str) -> str:
+    """Accept a storage path: relative, no empty, `.` or `..` part, no control characters."""
+    parts = path.split("/")
+    if (
+        not path
+        or len(path) > 1_000
+        or any(part in ("", ".", "..") for part in parts)
+        or any(ord(char) < 32 or char in "\\\x7f" for char in path)
+    ):
+        raise InvalidInputError(
+            "path would leave the store or cannot be stored",
+            kind="invalid_path",
+            path=repr(path)[:200],
+            remedy="use the functions of holdfast.format.paths",
+        )
+    return path
+
+
+def pipeline_dir(pipeline: str) -> Name:
+    """The directory of a pipeline below the root."""
+    return check_name(pipeline, "pipeline name")
+
+
+def _check_number(value: int, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**20:
+        raise InvalidInputError(f"{what} is out of range", kind=f"invalid_{what}", value=repr(value)[:60])
+
+
+def valid_name(value: str) -> bool:
+    """Whether a name could have come through `check_name`."""
+    return NAME_PATTERN.fullmatch(value) is not None

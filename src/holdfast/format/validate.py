@@ -1,0 +1,235 @@
+"""What must hold inside one manifest beyond its types, with a severity on every finding.
+
+Spec: spec/format-v1.md, section 3.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from holdfast.format import paths
+from holdfast.format.canonical import sha256_hex
+from holdfast.format.findings import Finding, Severity
+from holdfast.format.manifest import FileEntry, InlineState, Manifest, OperatorEntry, PackedState
+from holdfast.format.position import FilesPosition
+from holdfast.format.topology import fingerprint
+from holdfast.ids import UUID7_PATTERN, VNODE_COUNT
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_HASH_MAX = 2**64 - 1
+
+
+def validate(manifest: Manifest) -> list[Finding]:
+    """Everything that is wrong or odd about a manifest, worst first."""
+    findings = [
+        *_identity(manifest),
+        *_topology(manifest),
+        *_files(manifest),
+        *_small_state(manifest),
+        *_watermarks(manifest),
+        *_totals(manifest),
+    ]
+    rank = {"error": 0, "warning": 1, "info": 2}
+    return sorted(findings, key=lambda finding: rank[finding.severity])
+
+
+def _find(severity: Severity, kind: str, message: str, **facts: object) -> Finding:
+    return Finding(
+        severity=severity, kind=kind, message=message, **{k: str(v) for k, v in facts.items()}
+    )
+
+
+def _identity(manifest: Manifest) -> Iterator[Finding]:
+    if not UUID7_PATTERN.fullmatch(manifest.checkpoint):
+        yield _find("error", "bad_id", "checkpoint id is not a UUIDv7", actual=manifest.checkpoint)
+    if manifest.parent == manifest.checkpoint:
+        yield _find("error", "own_parent", "checkpoint is its own parent")
+    if not paths.valid_name(manifest.pipeline):
+        yield _find("error", "bad_name", "pipeline name is not allowed", actual=manifest.pipeline)
+    if manifest.label is not None and not paths.valid_name(manifest.label):
+        yield _find("error", "bad_name", "label is not allowed", actual=manifest.label)
+    if manifest.epoch < 0 or manifest.sequence < 0:
+        yield _find("error", "negative", "epoch and sequence cannot be negative")
+    expected = fingerprint(manifest.topology)
+    if manifest.fingerprint != expected:
+        yield _find(
+            "error", "fingerprint_differs", "fingerprint does not belong to the topology",
+            expected=expected, actual=manifest.fingerprint,
+        )  # fmt: skip
+    if manifest.topology.vnodes != VNODE_COUNT:
+        yield _find(
+            "error", "vnodes_differ", "number of vnodes is not supported",
+            expected=VNODE_COUNT, actual=manifest.topology.vnodes,
+        )  # fmt: skip
+
+
+def _topology(manifest: Manifest) -> Iterator[Finding]:
+    """Entries and topology must name the same parts, in both directions."""
+    known = manifest.topology
+    for name in (part.name for part in known.parts):
+        if not paths.valid_name(name):
+            yield _find("error", "bad_name", "name is not allowed", actual=name)
+    yield from _match("source", known.names("source"), [s.name for s in manifest.sources])
+    yield from _match("sink", known.names("sink"), [s.name for s in manifest.sinks], missing="info")
+    stateful = [*known.names("operator"), *known.names("table")]
+    yield from _match("operator", stateful, [o.name for o in manifest.operators], missing="info")
+    for sink in manifest.sinks:
+        if sink.epoch != manifest.epoch:
+            yield _find(
+                "error", "sink_epoch_differs", f"sink {sink.name} staged another epoch",
+                expected=manifest.epoch, actual=sink.epoch,
+            )  # fmt: skip
+    for source in manifest.sources:
+        if source.epoch > manifest.epoch:
+            yield _find(
+                "error", "source_epoch_ahead", f"source {source.name} is ahead of the checkpoint",
+                expected=manifest.epoch, actual=source.epoch,
+            )  # fmt: skip
+
+
+def _match(
+    kind: str, known: Iterable[str], entries: list[str], missing: Severity = "error"
+) -> Iterator[Finding]:
+    for name, count in Counter(entries).items():
+        if count > 1:
+            yield _find("error", "duplicate_entry", f"{kind} {name} has {count} entries")
+    for name in sorted(set(entries) - set(known)):
+        yield _find("error", "orphan", f"{kind} {name} is not part of the topology")
+    for name in sorted(set(known) - set(entries)):
+        yield _find(missing, "without_entry", f"{kind} {name} has no entry")
+
+
+def _files(manifest: Manifest) -> Iterator[Finding]:
+    own = manifest.own_prefix()
+    stateful = {entry.name for entry in manifest.operators}
+    counts = Counter((entry.pipeline, entry.path) for entry in manifest.files)
+    for (_, path), count in counts.items():
+        if count > 1:
+            yield _find("error", "duplicate_file", "file is listed more than once", path=path)
+    for entry in manifest.files:
+        yield from _file(manifest, entry, own, stateful)
+    listed = {entry.path for entry in manifest.files if entry.kind == "offsets"}
+    for source in manifest.sources:
+        position = source.position
+        if isinstance(position, FilesPosition) and position.log not in {None, *listed}:
+            yield _find(
+                "error", "log_not_listed", f"log of source {source.name} is not in the inventory",
+                path=position.log,
+            )  # fmt: skip
+
+
+def _file(
+    manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]
+) -> Iterator[Finding]:
+    meaning = paths.classify(entry.path)
+    if meaning is None or meaning.kind not in ("run", "pack", "offsets"):
+        yield _find("error", "bad_path", "not a path that a manifest may name", path=entry.path)
+        return
+    wanted = {"snapshot": "run", "delta": "run"}.get(entry.kind, entry.kind)
+    if meaning.kind != wanted:
+        yield _find(
+            "error", "kind_differs", "kind of file and path disagree", path=entry.path,
+            expected=meaning.kind, actual=entry.kind,
+        )  # fmt: skip
+    if entry.pipeline is not None and not paths.valid_name(entry.pipeline):
+        yield _find("error", "bad_name", "pipeline of a shared file is not allowed", path=entry.path)
+    if entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
+        yield _find("error", "bad_digest", "size or digest is impossible", path=entry.path)
+    if entry.kind == "delta" and entry.base is None:
+        yield _find("error", "delta_without_base", "delta does not name its base", path=entry.path)
+    if meaning.kind == "run":
+        if entry.operator != meaning.name:
+            yield _find(
+                "error", "operator_differs", "path and entry name different operators",
+                path=entry.path, expected=meaning.name, actual=entry.operator,
+            )  # fmt: skip
+        if entry.operator not in stateful:
+            yield _find("error", "orphan_file", "run belongs to no operator", path=entry.path)
+        if entry.partition is None:
+            yield _find("error", "no_partition", "run does not say its partition", path=entry.path)
+    yield from _hash_range(entry)
+    if not manifest.incremental and not entry.path.startswith(own):
+        yield _find(
+            "error", "inherits", "a full checkpoint cannot refer to files of others", path=entry.path
+        )
+
+
+def _hash_range(entry: FileEntry) -> Iterator[Finding]:
+    low, high = entry.hash_min, entry.hash_max
+    if (low is None) != (high is None) or (
+        low is not None and high is not None and not 0 <= low <= high <= _HASH_MAX
+    ):
+        yield _find("error", "bad_hash_range", "hash range is impossible", path=entry.path)
+
+
+def _small_state(manifest: Manifest) -> Iterator[Finding]:
+    """Ranges lie inside their pack and do not overlap; inline bytes match their digest."""
+    packs = {entry.path: entry for entry in manifest.files if entry.kind == "pack"}
+    ranges: dict[str, list[tuple[int, int, str]]] = {}
+    for operator in manifest.operators:
+        small = operator.small
+        if isinstance(small, InlineState) and sha256_hex(small.data) != small.sha256:
+            yield _find(
+                "error", "digest_differs", f"inline state of {operator.name} differs from its digest",
+                expected=small.sha256, actual=sha256_hex(small.data),
+            )  # fmt: skip
+        if isinstance(small, PackedState):
+            yield from _packed(operator, small, packs)
+            ranges.setdefault(small.path, []).append((small.offset, small.length, operator.name))
+        if small is None and operator.trace == "small":
+            yield _find("error", "no_state", f"operator {operator.name} has lost its small state")
+        if small is not None and operator.trace != "small":
+            yield _find("error", "two_states", f"operator {operator.name} has two kinds of state")
+    for path, taken in ranges.items():
+        taken.sort()
+        for (start, length, name), (after, _, other) in zip(taken, taken[1:], strict=False):
+            if start + length > after:
+                yield _find(
+                    "error", "ranges_overlap", f"states of {name} and {other} overlap", path=path
+                )
+
+
+def _packed(
+    operator: OperatorEntry, small: PackedState, packs: dict[str, FileEntry]
+) -> Iterator[Finding]:
+    pack = packs.get(small.path)
+    if pack is None:
+        yield _find(
+            "error", "pack_not_listed", f"pack of {operator.name} is not in the inventory",
+            path=small.path,
+        )  # fmt: skip
+    elif small.offset < 0 or small.length < 0 or small.offset + small.length > pack.size:
+        yield _find(
+            "error", "range_outside", f"state of {operator.name} runs past its pack",
+            path=small.path, expected=f"at most {pack.size}", actual=small.offset + small.length,
+        )  # fmt: skip
+
+
+def _watermarks(manifest: Manifest) -> Iterator[Finding]:
+    """The pipeline's watermark cannot be ahead of its slowest busy source."""
+    busy = [s for s in manifest.sources if s.watermark_us is not None and not s.idle]
+    if manifest.watermark_us is None or not busy:
+        return
+    slowest = min(busy, key=lambda source: source.watermark_us or 0)
+    if slowest.watermark_us is not None and manifest.watermark_us > slowest.watermark_us:
+        yield _find(
+            "warning", "watermark_ahead", f"watermark is ahead of source {slowest.name}",
+            expected=f"at most {slowest.watermark_us}", actual=manifest.watermark_us,
+        )  # fmt: skip
+
+
+def _totals(manifest: Manifest) -> Iterator[Finding]:
+    own = manifest.own_prefix()
+    new = sum(e.size for e in manifest.files if e.pipeline is None and e.path.startswith(own))
+    total = sum(entry.size for entry in manifest.files)
+    for what, stated, actual in (
+        ("bytes_new", manifest.bytes_new, new),
+        ("bytes_total", manifest.bytes_total, total),
+    ):
+        if stated != actual:
+            yield _find(
+                "error", "total_differs", f"{what} does not match the inventory",
+                expected=actual, actual=stated,
+            )  # fmt: skip

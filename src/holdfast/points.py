@@ -1,0 +1,66 @@
+"""Named points inside the protocols, where a test can let the process die.
+
+Every name stands in `POINTS`; a tidy test compares the set with the calls in the source, and
+the crash matrix fails for a point that no test has reached. Costs one attribute look-up when idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from holdfast.errors import invariant
+
+POINTS = frozenset(
+    {
+        "cleanup.before_delete",
+        "cleanup.after_delete",
+        "commit.before_manifest",
+        "commit.after_manifest",
+        "commit.after_barrier",
+        "commit.after_record",
+        "commit.after_hint",
+        "compact.before_base",
+        "compact.after_base",
+        "compact.after_first_delete",
+        "delete.before_record",
+        "delete.after_record",
+        "delete.after_sweep",
+        "gc.before_record",
+        "gc.after_record",
+        "gc.after_first_delete",
+        "gc.after_sweep",
+        "open.before_header",
+        "open.after_header",
+        "open.before_record",
+        "open.after_record",
+        "outcome.before_record",
+        "outcome.after_record",
+        "pin.before_record",
+        "pin.after_record",
+        "rebuild.before_record",
+        "rebuild.after_record",
+        "unpin.before_delete",
+        "unpin.after_delete",
+    }
+)
+
+_handler: Callable[[str], None] | None = None
+
+
+def reach(name: str) -> None:
+    """Say that the protocol stands at this point."""
+    if _handler is not None:
+        invariant(name in POINTS, "point is not registered", point=name)
+        _handler(name)
+
+
+@contextmanager
+def handling(handler: Callable[[str], None]) -> Iterator[None]:
+    """Let `handler` see every point that is reached inside the context."""
+    global _handler  # noqa: PLW0603 - one hook for the process; tests install it, nobody else
+    before, _handler = _handler, handler
+    try:
+        yield
+    finally:
+        _handler = before

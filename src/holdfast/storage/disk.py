@@ -1,0 +1,117 @@
+"""System calls of local disk, one method each, so that tests can count, fail and lose them.
+
+Invariants:
+- `sync_filesystem` is used only where the kernel reports write-back errors from it (Linux 5.8+).
+- Nothing here decides anything; `holdfast.storage.local` does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import sys
+from pathlib import Path
+
+_AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
+
+
+class Disk:
+    """The real disk."""
+
+    def open_new(self, path: Path) -> int:
+        """Create exclusively for writing; never through a link."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return os.open(path, flags, 0o644)
+
+    def open_read(self, path: Path) -> int:
+        """Open for reading; never through a link."""
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of it."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[os.write(descriptor, view) :]
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's content durable."""
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:
+            fcntl.fcntl(descriptor, full)
+        else:
+            os.fsync(descriptor)
+
+    def close(self, descriptor: int) -> None:
+        """Let a descriptor go."""
+        os.close(descriptor)
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def sync_filesystem(self, descriptor: int) -> None:
+        """Make everything on the file system durable with one call."""
+        if _libc is None or _libc.syncfs(descriptor) != 0:
+            number = ctypes.get_errno() or errno.ENOSYS
+            raise OSError(number, os.strerror(number))
+
+    def link_new(self, source: Path, target: Path) -> None:
+        """Give a file a second name, which must not exist: the atomic put-if-absent."""
+        os.link(source, target, follow_symlinks=False)
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        """Rename to a name that must not exist, for file systems without hard links."""
+        if _libc is None or not hasattr(_libc, "renameat2"):
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+        done = _libc.renameat2(
+            _AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE
+        )
+        if done != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(target))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace atomically."""
+        source.rename(target)
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        path.unlink()
+
+    def make_dir(self, path: Path) -> None:
+        """Create one directory."""
+        path.mkdir()
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        path.rmdir()
+
+
+def _load_libc() -> ctypes.CDLL | None:
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return ctypes.CDLL(None, use_errno=True)
+    except OSError:
+        return None
+
+
+_libc = _load_libc()
+
+
+def filesystem_sync_reports_errors() -> bool:
+    """Whether `sync_filesystem` exists and tells about failed write-back (Linux 5.8+)."""
+    if _libc is None or not hasattr(_libc, "syncfs"):
+        return False
+    try:
+        major, minor = (int(part) for part in os.uname().release.split(".")[:2])
+    except ValueError:
+        return False
+    return (major, minor) >= (5, 8)
