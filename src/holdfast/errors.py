@@ -9,10 +9,10 @@
     ├── CommitUnknownError     outcome unknown: read before retrying
     ├── NotFoundError          (also KeyError)
     ├── InvalidInputError      (also ValueError)
-    ├── IncompatibleError      fingerprint, vnode count or format version differ; the difference is listed
+    ├── IncompatibleError      fingerprint, vnodes or format differ; the difference is listed
     ├── CorruptionError        bytes disagree with their digest or the spec: file, expected, actual
     ├── RefusedError           possible, but not safe unless it is asked for by name
-    ├── StorageError           the environment: disk full, denied, unreachable; `retryable` says whether
+    ├── StorageError           the environment: disk full, denied, unreachable; see `retryable`
     └── InternalError          an invariant broke: a bug
 
 Invariants:
@@ -161,6 +161,5 @@ class InternalError(HoldfastError):
 def invariant(condition: object, what: str, **facts: object) -> None:
     """Check something that must hold in production too, unlike `assert`."""
     if not condition:
-        raise InternalError(
-            what, remedy="this is a bug in Holdfast: please report it with this message", **facts
-        )
+        remedy = "this is a bug in Holdfast: please report it with this message"
+        raise InternalError(what, kind=None, remedy=remedy, **facts)

@@ -2,18 +2,17 @@
 
 Invariants:
 - A `Name` came from a user and was checked: it cannot contain a separator or climb a directory.
-- A checkpoint id is a UUIDv7 in lower-case canonical text. Order comes from the catalog, not from it.
+- A checkpoint id is a UUIDv7 in lower-case canonical text. Order comes from the catalog.
 """
 
 from __future__ import annotations
 
 import random
 import re
+import secrets
 import threading
 import uuid
 from typing import NewType, Protocol
-
-import uuid_utils
 
 from holdfast.errors import InvalidInputError
 
@@ -39,7 +38,7 @@ def check_name(value: str, what: str = "name") -> Name:
             f"{what} is not allowed",
             kind="invalid_name",
             value=repr(value)[:200],
-            remedy="use 1 to 128 letters, digits, '.', '_' or '-', beginning with a letter or digit",
+            remedy="use 1 to 128 of letters, digits, '.', '_' and '-'; the first a letter or digit",
         )
     return Name(value)
 
@@ -72,20 +71,27 @@ class IdSource(Protocol):
         ...
 
 
+def uuid7(wall_us: int, random_bits: int) -> str:
+    """The text of a UUIDv7: 48 bits of milliseconds, 74 random bits (RFC 9562, section 5.7)."""
+    millis = (wall_us // 1_000) & ((1 << 48) - 1)
+    high, low = (random_bits >> 62) & 0xFFF, random_bits & ((1 << 62) - 1)
+    return str(uuid.UUID(int=(millis << 80) | (7 << 76) | (high << 64) | (2 << 62) | low))
+
+
 class RandomIds:
     """Ids from the operating system's randomness."""
 
     def checkpoint_id(self, wall_us: int) -> CheckpointId:
         """A new UUIDv7 of the given instant."""
-        return CheckpointId(str(uuid_utils.uuid7(wall_us // 1_000_000, wall_us % 1_000_000 * 1_000)))
+        return CheckpointId(uuid7(wall_us, secrets.randbits(74)))
 
     def writer_id(self) -> WriterId:
         """A new random UUID."""
-        return WriterId(str(uuid_utils.uuid4()))
+        return WriterId(str(uuid.UUID(int=secrets.randbits(128), version=4)))
 
     def token(self) -> str:
         """Sixteen random hexadecimal digits."""
-        return uuid_utils.uuid4().hex[:16]
+        return secrets.token_hex(8)
 
 
 class SeededIds:
@@ -102,9 +108,7 @@ class SeededIds:
 
     def checkpoint_id(self, wall_us: int) -> CheckpointId:
         """A new UUIDv7 of the given instant."""
-        millis = (wall_us // 1_000) & ((1 << 48) - 1)
-        value = (millis << 80) | (7 << 76) | (self._bits(12) << 64) | (2 << 62) | self._bits(62)
-        return CheckpointId(str(uuid.UUID(int=value)))
+        return CheckpointId(uuid7(wall_us, self._bits(74)))
 
     def writer_id(self) -> WriterId:
         """A new UUID."""

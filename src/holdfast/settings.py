@@ -29,8 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     truncate_log: let the source log be cut behind the oldest retained checkpoint.
     inline_bytes_max: operator state up to this size lies inside the manifest; larger goes into
         one packed file per checkpoint. Inline saves a file, but every reader of the manifest pays.
-    recovery_verify: `shallow` compares presence and sizes, `deep` hashes every byte before resuming,
-        `auto` is deep up to `recovery_deep_bytes_max` and shallow above, and says which.
+    recovery_verify: `shallow` compares presence and sizes, `deep` hashes every byte before
+        resuming, `auto` is deep up to `recovery_deep_bytes_max` and shallow above, and says which.
     recovery_deep_bytes_max: see `recovery_verify`; hashing runs at about 1.5 GB/s per core.
     base_every_min: compact the catalog when at least this many records follow the last base.
         Smaller means fewer objects to read on opening and more bytes rewritten.

@@ -85,7 +85,7 @@ def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
     _check_version(data, kind, path)
     decoder = _decoders.get(kind)
     if decoder is None:
-        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=True)  # type: ignore[assignment]
+        decoder = _decoders[kind] = msgspec.json.Decoder(kind, strict=True)
     try:
         document = decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, InvalidInputError) as error:
@@ -109,7 +109,10 @@ def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
         )
     if len(blank) != len(data) or _encoder.encode(document) != data:
         raise CorruptionError(
-            f"{kind.__name__} is not in canonical form", kind="not_canonical", path=path, remedy=_REMEDY
+            f"{kind.__name__} is not in canonical form",
+            kind="not_canonical",
+            path=path,
+            remedy=_REMEDY,
         )
     return document  # type: ignore[return-value]
 
@@ -145,5 +148,6 @@ def _check_version(data: bytes, kind: type[Document], path: str) -> None:
         )
 
 
-_REMEDY = "run `holdfast verify` to see what is damaged and `holdfast recover --plan` for the way back"
-
+_REMEDY = (
+    "run `holdfast verify` to see what is damaged and `holdfast recover --plan` for the way back"
+)

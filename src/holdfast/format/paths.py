@@ -137,8 +137,8 @@ def run(
             attempt=repr(attempt)[:60],
             remedy="take it from IdSource.token(): 16 hexadecimal digits",
         )
-    suffix = "snap" if snapshot else "delta"
-    return f"{checkpoint_dir(checkpoint)}/operators/{name}/partition-{partition:05d}-{attempt}.{suffix}"
+    file = f"partition-{partition:05d}-{attempt}.{'snap' if snapshot else 'delta'}"
+    return f"{checkpoint_dir(checkpoint)}/operators/{name}/{file}"
 
 
 def offsets(checkpoint: CheckpointId, source: str) -> str:
@@ -195,7 +195,9 @@ def pipeline_dir(pipeline: str) -> Name:
 
 def _check_number(value: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**20:
-        raise InvalidInputError(f"{what} is out of range", kind=f"invalid_{what}", value=repr(value)[:60])
+        raise InvalidInputError(
+            f"{what} is out of range", kind=f"invalid_{what}", value=repr(value)[:60]
+        )
 
 
 def valid_name(value: str) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, cast
 
 import msgspec
 
@@ -26,7 +26,8 @@ _GTID = re.compile(
 )
 _INT64_MAX = 2**63 - 1
 
-Point = int | tuple[int, ...] | tuple[tuple[int, int], ...]
+Intervals = tuple[tuple[int, int], ...]
+Point = int | tuple[int, ...] | Intervals
 
 
 class _Position(
@@ -100,9 +101,9 @@ class MysqlPosition(_Position, frozen=True, tag="mysql"):
 
     def reached(self, earlier: Point, later: Point) -> bool:
         """Whether every earlier interval lies inside a later one."""
+        inner, outer = (cast("Intervals", side) for side in (earlier, later))
         return all(
-            any(low <= first and last <= high for low, high in later)  # type: ignore[misc,union-attr]
-            for first, last in earlier  # type: ignore[misc,union-attr]
+            any(low <= first and last <= high for low, high in outer) for first, last in inner
         )
 
 
@@ -227,4 +228,4 @@ def _check_count(value: int, what: str) -> None:
 
 
 def _refuse(what: str, **facts: object) -> None:
-    raise InvalidInputError(what, kind="invalid_position", **facts)
+    raise InvalidInputError(what, kind="invalid_position", remedy=None, **facts)

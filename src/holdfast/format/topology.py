@@ -28,6 +28,7 @@ class Part(
     """One source, operator, sink or reference table.
 
     `what` is the connector or operator kind, `params` everything else that gives state its meaning.
+    A checkpoint without an entry for a `stateful` part is not valid.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Part(
     keys: list[str] = []
     schema: str = ""
     version: int = 1
+    stateful: bool = False
     params: dict[str, str] = {}
 
 
@@ -98,7 +100,9 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         """One line for a person."""
         if self.change != "changed":
             return f"{self.part}: {self.change}"
-        return f"{self.part}: {self.field} was {self.stored or 'empty'}, is {self.running or 'empty'}"
+        return (
+            f"{self.part}: {self.field} was {self.stored or 'empty'}, is {self.running or 'empty'}"
+        )
 
 
 def differences(stored: Topology, running: Topology) -> list[Difference]:
@@ -132,7 +136,11 @@ def _part_differences(old: Part, new: Part) -> list[Difference]:
         if was != now:
             found.append(
                 Difference(
-                    part=old.name, change="changed", field=field, stored=_text(was), running=_text(now)
+                    part=old.name,
+                    change="changed",
+                    field=field,
+                    stored=_text(was),
+                    running=_text(now),
                 )
             )
     return found

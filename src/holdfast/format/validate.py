@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
 from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
@@ -73,8 +74,12 @@ def _topology(manifest: Manifest) -> Iterator[Finding]:
             yield _find("error", "bad_name", "name is not allowed", actual=name)
     yield from _match("source", known.names("source"), [s.name for s in manifest.sources])
     yield from _match("sink", known.names("sink"), [s.name for s in manifest.sinks], missing="info")
-    stateful = [*known.names("operator"), *known.names("table")]
-    yield from _match("operator", stateful, [o.name for o in manifest.operators], missing="info")
+    keepers = [*known.names("operator"), *known.names("table")]
+    entries = [operator.name for operator in manifest.operators]
+    yield from _match("operator", keepers, entries, missing="info")
+    for part in known.parts:
+        if part.stateful and part.name not in entries:
+            yield _find("error", "state_missing", f"state of {part.name} is missing")
     for sink in manifest.sinks:
         if sink.epoch != manifest.epoch:
             yield _find(
@@ -120,9 +125,7 @@ def _files(manifest: Manifest) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _file(
-    manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]
-) -> Iterator[Finding]:
+def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) -> Iterator[Finding]:
     meaning = paths.classify(entry.path)
     if meaning is None or meaning.kind not in ("run", "pack", "offsets"):
         yield _find("error", "bad_path", "not a path that a manifest may name", path=entry.path)
@@ -134,26 +137,35 @@ def _file(
             expected=meaning.kind, actual=entry.kind,
         )  # fmt: skip
     if entry.pipeline is not None and not paths.valid_name(entry.pipeline):
-        yield _find("error", "bad_name", "pipeline of a shared file is not allowed", path=entry.path)
+        yield _find(
+            "error", "bad_name", "pipeline of a shared file is not allowed", path=entry.path
+        )
     if entry.size < 0 or not _SHA256.fullmatch(entry.sha256):
         yield _find("error", "bad_digest", "size or digest is impossible", path=entry.path)
     if entry.kind == "delta" and entry.base is None:
         yield _find("error", "delta_without_base", "delta does not name its base", path=entry.path)
     if meaning.kind == "run":
-        if entry.operator != meaning.name:
-            yield _find(
-                "error", "operator_differs", "path and entry name different operators",
-                path=entry.path, expected=meaning.name, actual=entry.operator,
-            )  # fmt: skip
-        if entry.operator not in stateful:
-            yield _find("error", "orphan_file", "run belongs to no operator", path=entry.path)
-        if entry.partition is None:
-            yield _find("error", "no_partition", "run does not say its partition", path=entry.path)
+        yield from _run(entry, meaning.name, stateful)
     yield from _hash_range(entry)
     if not manifest.incremental and not entry.path.startswith(own):
         yield _find(
-            "error", "inherits", "a full checkpoint cannot refer to files of others", path=entry.path
+            "error",
+            "inherits",
+            "a full checkpoint cannot refer to files of others",
+            path=entry.path,
         )
+
+
+def _run(entry: FileEntry, name: str | None, stateful: set[str]) -> Iterator[Finding]:
+    if entry.operator != name:
+        yield _find(
+            "error", "operator_differs", "path and entry name different operators",
+            path=entry.path, expected=name, actual=entry.operator,
+        )  # fmt: skip
+    if entry.operator not in stateful:
+        yield _find("error", "orphan_file", "run belongs to no operator", path=entry.path)
+    if entry.partition is None:
+        yield _find("error", "no_partition", "run does not say its partition", path=entry.path)
 
 
 def _hash_range(entry: FileEntry) -> Iterator[Finding]:
@@ -172,7 +184,7 @@ def _small_state(manifest: Manifest) -> Iterator[Finding]:
         small = operator.small
         if isinstance(small, InlineState) and sha256_hex(small.data) != small.sha256:
             yield _find(
-                "error", "digest_differs", f"inline state of {operator.name} differs from its digest",
+                "error", "digest_differs", f"inline state of {operator.name} has other content",
                 expected=small.sha256, actual=sha256_hex(small.data),
             )  # fmt: skip
         if isinstance(small, PackedState):
@@ -184,7 +196,7 @@ def _small_state(manifest: Manifest) -> Iterator[Finding]:
             yield _find("error", "two_states", f"operator {operator.name} has two kinds of state")
     for path, taken in ranges.items():
         taken.sort()
-        for (start, length, name), (after, _, other) in zip(taken, taken[1:], strict=False):
+        for (start, length, name), (after, _, other) in pairwise(taken):
             if start + length > after:
                 yield _find(
                     "error", "ranges_overlap", f"states of {name} and {other} overlap", path=path

@@ -31,6 +31,7 @@ from holdfast.errors import (
 from holdfast.format.paths import check_relative
 from holdfast.storage.api import Entry
 
+_Entries = list[Entry]
 _SPOOL_BYTES = 16 * 1024 * 1024
 _CONDITIONAL_BYTES_MAX = 64 * 1024 * 1024
 _DELETE_BATCH = 500
@@ -111,7 +112,7 @@ class ObjectStorage:
     def list(self, prefix: str) -> Iterator[Entry]:
         """All objects below a directory prefix, in order of path."""
         start = prefix.rstrip("/") or None
-        found = []
+        found: _Entries = []
         try:
             for page in obstore.list(self._store, start, chunk_size=1000):
                 found.extend(
@@ -138,9 +139,7 @@ class ObjectStorage:
     def put_new(self, path: str, data: bytes) -> None:
         """Put-if-absent by the store's conditional PUT."""
         try:
-            obstore.put(
-                self._store, check_relative(path), data, mode="create", use_multipart=False
-            )
+            obstore.put(self._store, check_relative(path), data, mode="create", use_multipart=False)
         except remote.AlreadyExistsError as error:
             raise AlreadyExistsError("object exists already", path=path) from error
         except remote.PreconditionError as error:
@@ -203,9 +202,7 @@ class ObjectStorage:
     def close(self) -> None:
         """Connections are closed by the client library."""
 
-    def _translate(
-        self, error: Exception, path: str, *, took_effect: bool | None
-    ) -> HoldfastError:
+    def _translate(self, error: Exception, path: str, *, took_effect: bool | None) -> HoldfastError:
         """A typed error; the client's text is shortened, since it may hold a signed address."""
         if isinstance(error, (remote.NotFoundError, FileNotFoundError)):
             if "NoSuchBucket" in str(error):
@@ -214,7 +211,9 @@ class ObjectStorage:
                     remedy="create the bucket or correct its name",
                 )  # fmt: skip
             return NotFoundError("object does not exist", path=path)
-        if isinstance(error, (remote.PermissionDeniedError, remote.UnauthenticatedError, PermissionError)):
+        if isinstance(
+            error, (remote.PermissionDeniedError, remote.UnauthenticatedError, PermissionError)
+        ):
             return StorageError(
                 "the object store refused the request", kind="denied", url=self._url, path=path,
                 remedy="check credentials and the bucket's policy", took_effect=False,
@@ -244,7 +243,7 @@ class ObjectStorageWriter:
         self._storage = storage
         self._path = path
         self._size = 0
-        self._file: tempfile.SpooledTemporaryFile[bytes] | None = tempfile.SpooledTemporaryFile(
+        self._file: tempfile.SpooledTemporaryFile[bytes] | None = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close or abort
             max_size=_SPOOL_BYTES
         )
 

@@ -1,0 +1,74 @@
+"""Files of a checkpoint, hashed while they are written."""
+
+from __future__ import annotations
+
+import hashlib
+from types import TracebackType
+from typing import Self
+
+from holdfast.errors import invariant
+from holdfast.storage.api import Storage
+
+
+class ArtifactWriter:
+    """Writes a new object and knows its size and SHA-256 when it is closed."""
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        """Begin a new object."""
+        self._writer = storage.create(path)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self._done = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or aborted."""
+        return self._done
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self._size
+
+    @property
+    def sha256(self) -> str:
+        """The digest; only when closed."""
+        invariant(self._done, "digest of an artifact that is still being written")
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes."""
+        view = memoryview(data).cast("B")
+        self._digest.update(view)
+        self._size += len(view)
+        self._writer.write(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """The storage decides when to write."""
+
+    def close(self) -> None:
+        """Make the object whole."""
+        if not self._done:
+            self._writer.close()
+            self._done = True
+
+    def abort(self) -> None:
+        """Give up: nothing of it stays."""
+        if not self._done:
+            self._writer.abort()
+            self._done = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()

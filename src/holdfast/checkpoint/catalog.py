@@ -1,0 +1,310 @@
+"""The catalog: a hash-chained sequence of records, and the state that they add up to.
+
+Invariants:
+- Record N exists at most once (put-if-absent) and carries the SHA-256 of the file of record N-1.
+- The readable catalog is base..head without a gap. Records below the base mean nothing.
+- Records below a base are deleted one by one in ascending order. So whoever finds the record
+  before its own gone has been overtaken by a compaction, and is fenced.
+- Epochs never decrease along the catalog, and are never used twice.
+
+Spec: spec/format-v1.md, section 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.publish import publish
+from holdfast.clock import Clock
+from holdfast.errors import (
+    AlreadyExistsError,
+    CommitUnknownError,
+    CorruptionError,
+    FencedError,
+    HoldfastError,
+    IncompatibleError,
+    NotFoundError,
+    StorageError,
+)
+from holdfast.format import paths
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
+from holdfast.format.findings import Finding
+from holdfast.format.records import (
+    RECORD_BYTES_MAX,
+    BaseBody,
+    Body,
+    CommitBody,
+    DropBody,
+    OpenBody,
+    Record,
+    Summary,
+    parse_record,
+    record_bytes,
+)
+from holdfast.ids import CheckpointId, Sequence, WriterId
+from holdfast.points import reach
+from holdfast.storage.api import Storage
+
+NO_PREVIOUS = "0" * 64
+REBUILD = (
+    "run `holdfast rebuild-catalog` to make a new catalog from the manifests; nothing was changed"
+)
+_LISTINGS = 5
+_FIRST, _NONE = Sequence(0), Sequence(-1)
+
+
+@dataclass(frozen=True)
+class CatalogState:
+    """What the records add up to."""
+
+    base: Sequence = _FIRST
+    head: Sequence = _NONE
+    head_sha256: str = NO_PREVIOUS
+    live: tuple[Summary, ...] = ()
+    epoch_max: int = -1
+    writer: WriterId | None = None
+    damage: tuple[Finding, ...] = field(default=())
+    damaged_after: Sequence | None = None
+
+    def find(self, checkpoint: CheckpointId) -> Summary | None:
+        """A live checkpoint."""
+        return next((entry for entry in self.live if entry.checkpoint == checkpoint), None)
+
+    @property
+    def candidates(self) -> list[Summary]:
+        """Live checkpoints that recovery may choose, newest first."""
+        return [entry for entry in reversed(self.live) if not entry.abandoned]
+
+
+def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
+    """The state after one more record."""
+    body = record.body
+    after = replace(state, head=record.sequence, head_sha256=file_sha256, writer=record.writer)
+    if isinstance(body, OpenBody):
+        gone = set(body.abandoned)
+        live = tuple(
+            msgspec.structs.replace(entry, abandoned=True) if entry.checkpoint in gone else entry
+            for entry in state.live
+        )
+        return replace(after, live=live)
+    if isinstance(body, CommitBody):
+        epoch_max = max(state.epoch_max, body.summary.epoch)
+        return replace(after, live=(*state.live, body.summary), epoch_max=epoch_max)
+    if isinstance(body, DropBody):
+        dropped = set(body.checkpoints)
+        return replace(
+            after, live=tuple(entry for entry in state.live if entry.checkpoint not in dropped)
+        )
+    return replace(after, base=record.sequence, live=tuple(body.live), epoch_max=body.epoch_max)
+
+
+def load_catalog(home: Home) -> CatalogState | None:
+    """Read base..head; None when there is no record at all.
+
+    A writer may compact while this reads: a record that vanishes means reading the list again.
+    """
+    for _ in range(_LISTINGS):
+        sequences = sorted(
+            meaning.sequence
+            for entry in home.list(paths.CATALOG)
+            if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
+        )
+        if not sequences:
+            return None
+        try:
+            return _read_chain(home, sequences)
+        except NotFoundError:
+            continue
+    raise StorageError(
+        "the catalog changes faster than it can be read",
+        kind="busy_catalog",
+        retryable=True,
+        remedy="try again",
+        took_effect=False,
+    )
+
+
+def _read_chain(home: Home, sequences: list[Sequence]) -> CatalogState:
+    head = sequences[-1]
+    base = _find_base(home, sequences)
+    wanted = [Sequence(number) for number in range(base, head + 1)]
+    missing = sorted(set(wanted) - set(sequences))
+    if missing:
+        raise CorruptionError(
+            "the catalog has a gap",
+            kind="catalog_gap",
+            path=home.at(paths.record(missing[0])),
+            missing=len(missing),
+            remedy=REBUILD,
+        )
+    contents = home.get_many(
+        [paths.record(number) for number in wanted], bytes_max=RECORD_BYTES_MAX
+    )
+    chain = _Chain(CatalogState(base=base))
+    for number, content in zip(wanted, contents, strict=True):
+        if isinstance(content, HoldfastError) and not isinstance(content, CorruptionError):
+            raise content
+        chain.add(number, home.at(paths.record(number)), content)
+    return chain.finish(home)
+
+
+def _find_base(home: Home, sequences: list[Sequence]) -> Sequence:
+    """The newest readable record says where the readable part begins."""
+    reason: HoldfastError | None = None
+    for number in reversed(sequences):
+        path = paths.record(number)
+        try:
+            data = home.get(path, bytes_max=RECORD_BYTES_MAX)
+            return parse_record(data, home.at(path), number).base
+        except CorruptionError as error:
+            reason = reason or error
+    raise CorruptionError(
+        "no record of the catalog can be read",
+        kind="catalog_lost",
+        path=home.at(paths.CATALOG),
+        records=len(sequences),
+        reason=reason.kind if reason else None,
+        remedy=REBUILD,
+    )
+
+
+class _Chain:
+    """Adds records up and notices where the chain does not hold."""
+
+    def __init__(self, state: CatalogState) -> None:
+        self._state = state
+        self._damage: list[Finding] = []
+        self._damaged: list[Sequence] = []
+        self._last_damaged = False
+
+    def add(self, number: Sequence, path: str, content: bytes | HoldfastError) -> None:
+        try:
+            if isinstance(content, HoldfastError):
+                raise content
+            record = parse_record(content, path, number)
+        except IncompatibleError:
+            raise
+        except CorruptionError as error:
+            self._note(number, path, error.kind, str(error.what))
+            digest = hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else ""
+            self._state = replace(self._state, head=number, head_sha256=digest)
+            self._last_damaged = True
+            return
+        first = number == self._state.base
+        if not first and not self._last_damaged and record.previous != self._state.head_sha256:
+            self._note(number, path, "chain_broken", "record does not follow the one before")
+        self._last_damaged = False
+        self._state = fold(self._state, record, hashlib.sha256(content).hexdigest())
+
+    def _note(self, number: Sequence, path: str, kind: str, message: str) -> None:
+        self._damage.append(Finding(severity="error", kind=kind, message=message, path=path))
+        self._damaged.append(number)
+
+    def finish(self, home: Home) -> CatalogState:
+        if self._state.base in self._damaged and self._state.base != 0:
+            raise CorruptionError(
+                "the base record of the catalog is damaged",
+                kind="catalog_lost",
+                path=home.at(paths.record(self._state.base)),
+                remedy=REBUILD,
+            )
+        return replace(
+            self._state,
+            damage=tuple(self._damage),
+            damaged_after=self._damaged[-1] if self._damaged else None,
+        )
+
+
+class CatalogWriter:
+    """Appends records for one writer, and knows when that writer is dead."""
+
+    def __init__(
+        self, home: Home, storage: Storage, state: CatalogState, writer: WriterId, clock: Clock
+    ) -> None:
+        """Go on after `state`."""
+        self._home = home
+        self._storage = storage
+        self._clock = clock
+        self.state = state
+        self.writer = writer
+        self._dead: HoldfastError | None = None
+
+    def check_alive(self) -> None:
+        """Refuse when this writer was fenced or does not know what it has done."""
+        if self._dead is not None:
+            raise self._dead
+
+    def append(self, body: Body) -> Record:
+        """Write the next record. After an error of any kind the in-memory state is unchanged."""
+        self.check_alive()
+        number = Sequence(self.state.head + 1)
+        record = Record(
+            format=FORMAT_VERSION,
+            sha256=NO_DIGEST,
+            sequence=number,
+            base=number if isinstance(body, BaseBody) else self.state.base,
+            previous=self.state.head_sha256,
+            writer=self.writer,
+            at_us=self._clock.wall_us(),
+            body=body,
+        )
+        data = record_bytes(record)
+        path = self._home.at(paths.record(number))
+        try:
+            publish(self._storage, path, data, self._clock)
+            if not (isinstance(body, BaseBody) and body.rebuilt):
+                self._check_not_overtaken(number)
+        except AlreadyExistsError as error:
+            self._dead = self._fenced(number)
+            raise self._dead from error
+        except (CommitUnknownError, FencedError) as error:
+            self._dead = error
+            raise
+        self.state = fold(self.state, record, hashlib.sha256(data).hexdigest())
+        return record
+
+    def _check_not_overtaken(self, number: Sequence) -> None:
+        """A compaction that deleted our slot has deleted the record before it first."""
+        if number == 0:
+            return
+        before = self._home.at(paths.record(Sequence(number - 1)))
+        try:
+            there = self._storage.exists(before)
+        except StorageError as error:
+            raise CommitUnknownError(
+                "the record was written, but not confirmed as part of the chain",
+                path=self._home.at(paths.record(number)),
+                remedy="open the store again: recovery reads what is there and goes on from it",
+            ) from error
+        if not there:
+            raise self._fenced(number)
+
+    def _fenced(self, number: Sequence) -> FencedError:
+        return FencedError(
+            "another writer has taken over this pipeline",
+            pipeline=self._home.pipeline,
+            sequence=number,
+            writer=self.writer,
+            remedy="stop this process; the other writer goes on from the last checkpoint",
+        )
+
+    def append_base(self, live: tuple[Summary, ...], *, rebuilt: bool = False) -> None:
+        """Write a base record: all live checkpoints at once."""
+        self.append(BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt))
+
+    def compact(self) -> int:
+        """Write a base record, then delete the records that it replaces. Returns how many."""
+        reach("compact.before_base")
+        old = self.state.base
+        self.append_base(self.state.live)
+        reach("compact.after_base")
+        for number in range(old, self.state.base):
+            # One by one, in ascending order: see the invariant about being overtaken.
+            self._storage.delete(self._home.at(paths.record(Sequence(number))))
+            if number == old:
+                reach("compact.after_first_delete")
+        return self.state.base - old

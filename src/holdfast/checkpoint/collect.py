@@ -1,0 +1,292 @@
+"""Collecting: retention, deletion and clean-up, catalog first, files second.
+
+Invariants:
+- The drop record is durable before the first file is deleted.
+- Pins are read again after the drop record: one that came in between puts its checkpoint back.
+- Before anything is dropped, the newest fully committed checkpoint that stays is known to be whole.
+- An unreadable manifest of a checkpoint that stays stops everything; so does a damaged catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
+from holdfast.checkpoint.opening import Surroundings
+from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.retention import RetentionPlan, plan_retention
+from holdfast.checkpoint.sweep import SweepPlan, SweepReport, plan_sweep, reachable, run_sweep
+from holdfast.checkpoint.verify import check_file
+from holdfast.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    FencedError,
+    HoldfastError,
+    RefusedError,
+)
+from holdfast.format import paths
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import DropBody, Summary
+from holdfast.ids import CheckpointId
+from holdfast.points import reach
+from holdfast.storage.api import Entry
+
+
+class Collector:
+    """Removes what is no longer needed, for one writer."""
+
+    def __init__(self, around: Surroundings, reader: StoreReader, catalog: CatalogWriter) -> None:
+        """Begin with no manifest in memory."""
+        self._around = around
+        self._reader = reader
+        self._catalog = catalog
+        self._manifests: dict[CheckpointId, Manifest] = {}
+        self._trusted: set[CheckpointId] = set()
+
+    def remember(self, manifest: Manifest, *, trusted: bool) -> None:
+        """Keep a manifest in memory; `trusted` means that this process has committed it."""
+        self._manifests[manifest.checkpoint] = manifest
+        if trusted:
+            self._trusted.add(manifest.checkpoint)
+
+    def manifest(self, summary: Summary) -> Manifest:
+        """The manifest of a live checkpoint, from memory or storage."""
+        known = self._manifests.get(summary.checkpoint)
+        if known is None:
+            known = self._manifests[summary.checkpoint] = self._reader.manifest(summary)
+        return known
+
+    @property
+    def _state(self) -> CatalogState:
+        return self._catalog.state
+
+    # The three ways to let go
+
+    def retain(self, outcomes: Outcomes, *, keep: Collection[CheckpointId]) -> SweepReport:
+        """Drop what the settings no longer keep, with their files; compact when it is time."""
+        self._catalog.check_alive()
+        report = SweepReport(SweepPlan())
+        try:
+            if self._plan(outcomes, keep, pins=False).drop:
+                plan = self._plan(outcomes, keep)
+                if plan.drop:
+                    report = self._drop_and_sweep(plan, outcomes, "retention")
+            if report.error is None and self._compaction_due():
+                report.compacted = self._catalog.compact()
+        except (FencedError, CommitUnknownError):
+            raise
+        except HoldfastError as error:
+            report.error = error
+        return report
+
+    def gc(
+        self,
+        outcomes: Outcomes,
+        *,
+        keep: Collection[CheckpointId],
+        dry_run: bool,
+        busy: Collection[CheckpointId],
+    ) -> SweepReport:
+        """Retention and a full sweep; a dry run shows both and does neither."""
+        self._catalog.check_alive()
+        self._check_undamaged()
+        plan = self._plan(outcomes, keep)
+        dropped = tuple(entry.checkpoint for entry in plan.drop)
+        if dry_run:
+            state = CatalogState(
+                base=self._state.base, head=self._state.head,
+                live=tuple(e for e in self._state.live if e.checkpoint not in dropped),
+            )  # fmt: skip
+            sweep = self._plan_sweep(self._reader.home.list(), state, busy)
+            return SweepReport(sweep, dropped=dropped, dry_run=True)
+        if plan.drop:
+            self._check_safe(plan, outcomes)
+            dropped = self._drop(plan.drop, "gc")
+        sweep = self._plan_sweep(self._reader.home.list(), self._state, busy)
+        report = run_sweep(self._reader.home, self._around.storage, sweep, "gc")
+        report.dropped = dropped
+        reach("gc.after_sweep")
+        return report
+
+    def delete(
+        self, summary: Summary, outcomes: Outcomes, *, current: CheckpointId | None
+    ) -> SweepReport:
+        """Remove one checkpoint."""
+        self._catalog.check_alive()
+        self._check_undamaged()
+        self._check_deletable(summary, outcomes, current)
+        reach("delete.before_record")
+        files = self._files_of([summary])
+        self._catalog.append(DropBody(checkpoints=[summary.checkpoint], reason="delete"))
+        reach("delete.after_record")
+        report = self._sweep(files, (summary.checkpoint,))
+        reach("delete.after_sweep")
+        return report
+
+    def clean_up(self) -> SweepReport:
+        """At start: remove unreferenced leftovers of our own; never fails the opening."""
+        report = SweepReport(SweepPlan())
+        try:
+            self._check_undamaged()
+            sweep = self._plan_sweep(self._reader.home.list(), self._state)
+            return run_sweep(self._reader.home, self._around.storage, sweep, "cleanup")
+        except HoldfastError as error:
+            report.error = error
+        return report
+
+    # Deciding
+
+    def _plan(
+        self, outcomes: Outcomes, keep: Collection[CheckpointId], *, pins: bool = True
+    ) -> RetentionPlan:
+        return plan_retention(
+            self._state,
+            outcomes,
+            self._reader.pins() if pins else (),
+            settings=self._around.settings,
+            now_us=self._around.clock.wall_us(),
+            keep=keep,
+        )
+
+    def _compaction_due(self) -> bool:
+        tail = self._state.head - self._state.base
+        return tail >= max(self._around.settings.base_every_min, len(self._state.live) // 32)
+
+    def _check_undamaged(self) -> None:
+        if self._state.damage:
+            raise CorruptionError(
+                "the catalog is damaged: a sweep could delete what it has forgotten",
+                kind="catalog_damaged",
+                path=self._state.damage[0].path,
+                remedy="run `holdfast rebuild-catalog` first",
+            )
+
+    def _check_safe(self, plan: RetentionPlan, outcomes: Outcomes) -> None:
+        """The newest fully committed checkpoint that stays must be whole."""
+        for kept in plan.keep:
+            summary = kept.summary
+            if summary.abandoned or not outcomes.fully_committed(summary):
+                continue
+            if summary.checkpoint in self._trusted:
+                return
+            for entry in self.manifest(summary).files:
+                path = self._reader.home.file(entry)
+                finding = check_file(self._around.storage, path, entry, deep=False)
+                if finding is not None:
+                    raise CorruptionError(
+                        "the checkpoint that would stay is not whole, so nothing is dropped",
+                        kind="kept_is_damaged",
+                        path=path,
+                        reason=finding.message,
+                    )
+            self._trusted.add(summary.checkpoint)
+            return
+
+    def _check_deletable(
+        self, summary: Summary, outcomes: Outcomes, current: CheckpointId | None
+    ) -> None:
+        labels = [p.label for p in self._reader.pins() if p.checkpoint == summary.checkpoint]
+        committed = [e for e in self._state.candidates if outcomes.fully_committed(e)]
+        reason = None
+        if labels:
+            reason = f"it is pinned as {', '.join(labels)}", "unpin it first"
+        elif summary.checkpoint == current:
+            reason = "the running pipeline builds on it", "commit another one first"
+        elif not summary.abandoned and not outcomes.fully_committed(summary):
+            reason = "its sinks are still pending", "settle them first"
+        elif [e.checkpoint for e in committed] == [summary.checkpoint]:
+            reason = "it is the only fully committed one", "commit another one first"
+        if reason is not None:
+            raise RefusedError(
+                f"the checkpoint cannot be deleted: {reason[0]}",
+                kind="not_deletable",
+                checkpoint=summary.checkpoint,
+                epoch=summary.epoch,
+                remedy=reason[1],
+            )
+
+    # Doing
+
+    def _drop_and_sweep(self, plan: RetentionPlan, outcomes: Outcomes, reason: str) -> SweepReport:
+        self._check_undamaged()
+        self._check_safe(plan, outcomes)
+        files = self._files_of(plan.drop)
+        dropped = self._drop(plan.drop, reason)
+        report = self._sweep(files, dropped)
+        reach("gc.after_sweep")
+        return report
+
+    def _drop(self, drop: Sequence[Summary], reason: str) -> tuple[CheckpointId, ...]:
+        """Take checkpoints out of the catalog; whatever was pinned meanwhile comes back."""
+        reach("gc.before_record")
+        live = self._state.live
+        dropped = [entry.checkpoint for entry in drop]
+        self._catalog.append(DropBody(checkpoints=dropped, reason=reason))
+        reach("gc.after_record")
+        late = {p.checkpoint for p in self._reader.pins()}.intersection(dropped)
+        if late:
+            gone = set(dropped) - late
+            self._catalog.append_base(tuple(e for e in live if e.checkpoint not in gone))
+        return tuple(checkpoint for checkpoint in dropped if checkpoint not in late)
+
+    def _needed(self, state: CatalogState) -> set[str]:
+        """Every path that a live checkpoint names; unreadable manifests stop the collection."""
+        return reachable(self._readable(state), self._reader.home.pipeline)
+
+    def _readable(self, state: CatalogState) -> Iterator[Manifest]:
+        for summary in state.live:
+            try:
+                yield self.manifest(summary)
+            except CorruptionError:
+                if summary.checkpoint not in self._lost(state):
+                    raise
+
+    def _lost(self, state: CatalogState) -> set[CheckpointId]:
+        """Abandoned, unpinned, unreadable: left alone until they are dropped."""
+        abandoned = [entry for entry in state.live if entry.abandoned]
+        pinned = {pin.checkpoint for pin in self._reader.pins()} if abandoned else set()
+        lost = set()
+        for summary in abandoned:
+            if summary.checkpoint not in pinned:
+                try:
+                    self.manifest(summary)
+                except CorruptionError:
+                    lost.add(summary.checkpoint)
+        return lost
+
+    def _plan_sweep(
+        self, listing: Iterable[Entry], state: CatalogState, busy: Collection[CheckpointId] = ()
+    ) -> SweepPlan:
+        return plan_sweep(listing, state, self._needed(state), busy={*busy, *self._lost(state)})
+
+    def _files_of(self, drop: Sequence[Summary]) -> list[Entry] | None:
+        """What dropped checkpoints may leave behind; None means: look at everything."""
+        found: dict[str, Entry] = {}
+        for summary in drop:
+            try:
+                manifest = self.manifest(summary)
+            except CorruptionError:
+                return None
+            for file in manifest.files:
+                if file.pipeline in (None, self._reader.home.pipeline):
+                    found[file.path] = Entry(file.path, file.size)
+            for entry in self._reader.home.list(paths.checkpoint_dir(summary.checkpoint)):
+                found[entry.path] = entry
+            for entry in self._outcome_entries(summary):
+                found[entry.path] = entry
+        return [*found.values()]
+
+    def _outcome_entries(self, summary: Summary) -> list[Entry]:
+        if not summary.sinks:
+            return []
+        prefix = f"{paths.OUTCOMES}/{summary.epoch:020d}-"
+        return [e for e in self._reader.home.list(paths.OUTCOMES) if e.path.startswith(prefix)]
+
+    def _sweep(self, files: list[Entry] | None, dropped: tuple[CheckpointId, ...]) -> SweepReport:
+        listing = self._reader.home.list() if files is None else iter(files)
+        plan = self._plan_sweep(listing, self._state)
+        report = run_sweep(self._reader.home, self._around.storage, plan, "gc")
+        report.dropped = dropped
+        for checkpoint in dropped:
+            self._manifests.pop(checkpoint, None)
+        return report

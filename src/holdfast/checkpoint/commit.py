@@ -1,0 +1,187 @@
+"""Commit protocol: publish a checkpoint exactly once per epoch.
+
+Invariants:
+- Every file that a manifest names is durable before the catalog record that names the manifest
+  exists.
+- A catalog sequence number is written by at most one writer.
+- Epochs never decrease along the catalog, and neither do positions and watermarks along a lineage.
+- A commit that failed leaves the state in memory as it was and no manifest on disk; a commit whose
+  outcome is unknown leaves everything for recovery to look at.
+
+Spec: spec/format-v1.md, section 4.3.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+from dataclasses import dataclass
+
+from holdfast.checkpoint.catalog import CatalogWriter
+from holdfast.checkpoint.draft import Draft
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.rebuild import summarise
+from holdfast.clock import Clock
+from holdfast.errors import CommitUnknownError, CorruptionError, HoldfastError, InvalidInputError
+from holdfast.format import paths
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
+from holdfast.format.findings import errors_of
+from holdfast.format.manifest import Manifest, Versions, manifest_bytes, parse_manifest
+from holdfast.format.position import compare
+from holdfast.format.records import CommitBody, Latest, Summary, latest_bytes
+from holdfast.format.validate import validate
+from holdfast.ids import Sequence
+from holdfast.points import reach
+from holdfast.storage.api import Storage
+from holdfast.version import __version__
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A checkpoint that is durable."""
+
+    summary: Summary
+    manifest: Manifest
+
+
+def software(spark: str = "") -> Versions:
+    """Which software is running; pyarrow only if it was loaded anyway."""
+    arrow = sys.modules.get("pyarrow")
+    return Versions(
+        holdfast=__version__,
+        python=platform.python_version(),
+        spark=spark,
+        pyarrow=str(getattr(arrow, "__version__", "")) if arrow else "",
+    )
+
+
+def commit_draft(
+    home: Home,
+    storage: Storage,
+    catalog: CatalogWriter,
+    draft: Draft,
+    parent: Manifest | None,
+    *,
+    lineage: str,
+    clock: Clock,
+    spark: str = "",
+) -> Committed:
+    """Take a draft through the protocol."""
+    catalog.check_alive()
+    reach("commit.before_manifest")
+    manifest = draft.seal(
+        sequence=Sequence(catalog.state.head + 1),
+        writer=catalog.writer,
+        lineage=lineage,
+        created_us=clock.wall_us(),
+        versions=software(spark),
+    )
+    _check_progress(manifest, parent, catalog.state.epoch_max)
+    data = manifest_bytes(manifest)
+    path = paths.manifest(manifest.checkpoint)
+    own = _check_own_files(home, manifest)
+    try:
+        storage.put(home.at(path), data, durable=False)
+        reach("commit.after_manifest")
+        storage.barrier([*(home.at(name) for name in own), home.at(path)])
+        reach("commit.after_barrier")
+        # What is stored is what will be read: decode the very bytes before they count.
+        manifest = parse_manifest(data, home.at(path), manifest.checkpoint)
+        summary = summarise(manifest, data)
+        catalog.append(CommitBody(summary=summary))
+    except CommitUnknownError:
+        raise
+    except HoldfastError:
+        _forget(home, storage, path)
+        raise
+    draft.finished = True
+    reach("commit.after_record")
+    return Committed(summary, manifest)
+
+
+def _forget(home: Home, storage: Storage, path: str) -> None:
+    """A manifest without a record must not be taken for a checkpoint by a rebuild."""
+    try:
+        storage.delete(home.at(path))
+    except HoldfastError:
+        return
+
+
+def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int) -> None:
+    """Nothing goes backwards, and the manifest is one that can be read again."""
+    wrong = errors_of(validate(manifest))
+    if wrong:
+        raise InvalidInputError(
+            f"the checkpoint is not complete: {wrong[0].message}",
+            kind="invalid_checkpoint",
+            findings="; ".join(str(finding) for finding in wrong[:10]),
+            remedy="correct the draft; nothing was committed",
+        )
+    if manifest.epoch <= epoch_max:
+        raise InvalidInputError(
+            "an epoch is never used twice",
+            kind="epoch_used",
+            epoch=manifest.epoch,
+            at_least=epoch_max + 1,
+            remedy="take the next epoch from the store",
+        )
+    if parent is None:
+        return
+    if parent.watermark_us is not None and (
+        manifest.watermark_us is None or manifest.watermark_us < parent.watermark_us
+    ):
+        raise InvalidInputError(
+            "the watermark went backwards",
+            kind="watermark_regressed",
+            before=parent.watermark_us,
+            now=manifest.watermark_us,
+            remedy="restore the watermark from the checkpoint before going on",
+        )
+    for source in manifest.sources:
+        before = parent.source(source.name)
+        order = compare(before.position, source.position) if before else "before"
+        if order not in ("equal", "before"):
+            raise InvalidInputError(
+                "a source went backwards",
+                kind="position_regressed",
+                source=source.name,
+                order="it lost partitions or was replaced" if order == "diverged" else order,
+                remedy="resume the source from the checkpoint's position",
+            )
+
+
+def _check_own_files(home: Home, manifest: Manifest) -> list[str]:
+    """One listing shows whether every new file is there and whole, before anything is published."""
+    prefix = manifest.own_prefix()
+    new = {e.path: e for e in manifest.files if e.pipeline is None and e.path.startswith(prefix)}
+    if not new:
+        return []
+    sizes = {entry.path: entry.size for entry in home.list(prefix.rstrip("/"))}
+    for path, entry in new.items():
+        if sizes.get(path) != entry.size:
+            raise CorruptionError(
+                "a file of the draft is missing or has another size than its writer said",
+                kind="draft_file_differs",
+                path=home.at(path),
+                expected=entry.size,
+                actual=sizes.get(path),
+                remedy="write the file again under a new attempt; nothing was committed",
+            )
+    return list(new)
+
+
+def write_hint(home: Home, storage: Storage, catalog: CatalogWriter, summary: Summary) -> None:
+    """Leave the hint for people and monitors. It is not worth failing a commit for."""
+    latest = Latest(
+        format=FORMAT_VERSION,
+        sha256=NO_DIGEST,
+        sequence=catalog.state.head,
+        record_sha256=catalog.state.head_sha256,
+        checkpoint=summary.checkpoint,
+        epoch=summary.epoch,
+    )
+    try:
+        storage.put(home.at(paths.LATEST), latest_bytes(latest), durable=False)
+    except HoldfastError:
+        return
+    reach("commit.after_hint")

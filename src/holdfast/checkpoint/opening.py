@@ -1,0 +1,169 @@
+"""Opening a pipeline for writing: plan the recovery, take the fence, clean up.
+
+Invariants:
+- Nothing is written before the plan says that the store may be opened.
+- The `open` record goes to the number after the head that the plan was made from: if anything has
+  happened since, the put-if-absent fails and the plan is made again.
+- Once the record exists, whoever held the store before is fenced.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.catalog import CatalogWriter
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.recovery import Evidence, RecoveryPlan, Wishes, gather, plan_recovery
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
+from holdfast.format import paths
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
+from holdfast.format.records import OpenBody, StoreHeader, header_bytes
+from holdfast.format.topology import Topology
+from holdfast.ids import VNODE_COUNT, IdSource, RandomIds
+from holdfast.points import reach
+from holdfast.settings import Settings
+from holdfast.storage.api import Lease, Storage
+from holdfast.storage.open import open_storage
+from holdfast.version import __version__
+
+_TRIES = 100
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a store is given from outside."""
+
+    storage: Storage
+    settings: Settings
+    clock: Clock
+    ids: IdSource
+    spark: str = ""
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A store that this writer holds."""
+
+    reader: StoreReader
+    header: StoreHeader
+    plan: RecoveryPlan
+    evidence: Evidence
+    catalog: CatalogWriter
+    lease: Lease | None
+
+
+def surroundings(
+    root: str | Path | Storage,
+    *,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    options: dict[str, Any] | None = None,
+    spark: str = "",
+) -> Surroundings:
+    """Fill in the defaults."""
+    storage = open_storage(root, options=options) if isinstance(root, (str, Path)) else root
+    return Surroundings(
+        storage, settings or Settings(), clock or SystemClock(), ids or RandomIds(), spark
+    )
+
+
+def recovery_plan(
+    root: str | Path | Storage,
+    pipeline: str,
+    *,
+    topology: Topology | None = None,
+    resume: str | None = None,
+    accept_duplicates: bool = False,
+    accept_loss: bool = False,
+    allow_changes: bool = False,
+    settings: Settings | None = None,
+    options: dict[str, Any] | None = None,
+) -> RecoveryPlan:
+    """What opening would do. Reads only."""
+    storage = (
+        open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
+    )
+    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    wishes = Wishes(
+        topology=topology,
+        resume=resume,
+        accept_duplicates=accept_duplicates,
+        accept_loss=accept_loss,
+        allow_changes=allow_changes,
+    )
+    return plan_recovery(gather(reader, settings or Settings(), resume), wishes)
+
+
+def take_over(around: Surroundings, pipeline: str, wishes: Wishes, *, takeover: bool) -> Opened:
+    """Plan, fence, and return what is held now."""
+    reader = StoreReader(Home(around.storage, paths.pipeline_dir(pipeline)))
+    lease: Lease | None = None
+    try:
+        for attempt in range(_TRIES):
+            if attempt:
+                around.clock.sleep_ms(min(attempt, 20))
+            evidence = gather(reader, around.settings, wishes.resume)
+            plan = plan_recovery(evidence, wishes)
+            if plan.refusal is not None:
+                raise plan.refusal
+            if lease is None and around.settings.exclusive and not takeover:
+                lease = around.storage.exclusive(reader.home.at(paths.LOCK), f"pid {os.getpid()}")
+            header = evidence.header or _write_header(around, reader, wishes)
+            catalog = CatalogWriter(
+                reader.home, around.storage, evidence.state, around.ids.writer_id(), around.clock
+            )
+            try:
+                _append_open(catalog, plan)
+            except FencedError:
+                continue
+            return Opened(reader, header, plan, evidence, catalog, lease)
+        raise ConflictError(
+            "too many writers are opening this pipeline at once",
+            kind="busy",
+            pipeline=pipeline,
+            remedy="find out who they are; only one of them can win",
+        )
+    except HoldfastError:
+        if lease is not None:
+            lease.release()
+        raise
+
+
+def _append_open(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
+    reach("open.before_record")
+    catalog.append(
+        OpenBody(
+            resume=plan.chosen.checkpoint if plan.chosen else None,
+            abandoned=list(plan.abandon),
+            host=platform.node()[:128],
+        )
+    )
+    reach("open.after_record")
+
+
+def _write_header(around: Surroundings, reader: StoreReader, wishes: Wishes) -> StoreHeader:
+    """The first thing that a new store gets; of two that try, one wins and both read it."""
+    header = StoreHeader(
+        format=FORMAT_VERSION,
+        sha256=NO_DIGEST,
+        lineage=str(around.ids.writer_id()),
+        pipeline=reader.home.pipeline,
+        created_us=around.clock.wall_us(),
+        vnodes=wishes.topology.vnodes if wishes.topology else VNODE_COUNT,
+        holdfast=__version__,
+    )
+    reach("open.before_header")
+    try:
+        publish(around.storage, reader.home.at(paths.HEADER), header_bytes(header), around.clock)
+    except AlreadyExistsError:
+        return reader.header()
+    reach("open.after_header")
+    return reader.header()

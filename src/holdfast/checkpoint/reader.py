@@ -1,0 +1,335 @@
+"""Reading a pipeline's checkpoints. Nothing here can write.
+
+Invariants:
+- Listing never skips silently: what cannot be read is shown as damaged.
+- A checkpoint is what the catalog says and the manifest confirms by its digest; `_latest` is never
+  asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.catalog import REBUILD, CatalogState, load_catalog
+from holdfast.checkpoint.home import Home
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    InvalidInputError,
+    NotFoundError,
+    invariant,
+)
+from holdfast.format import paths
+from holdfast.format.canonical import sha256_hex
+from holdfast.format.findings import Finding, errors_of
+from holdfast.format.manifest import (
+    MANIFEST_BYTES_MAX,
+    InlineState,
+    Manifest,
+    PackedState,
+    parse_manifest,
+)
+from holdfast.format.records import (
+    SMALL_BYTES_MAX,
+    Outcome,
+    Pin,
+    StoreHeader,
+    Summary,
+    parse_header,
+    parse_outcome,
+    parse_pin,
+)
+from holdfast.format.validate import validate
+from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
+from holdfast.storage.api import StorageReader
+from holdfast.storage.open import open_storage
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """All outcomes that could be read, and what could not."""
+
+    by_token: dict[tuple[CheckpointId, str], list[Outcome]]
+    damage: tuple[Finding, ...] = ()
+    epoch_max: int = -1
+
+    def status(self, checkpoint: CheckpointId, sink: str) -> str:
+        """`pending`, or the last thing that became of the token; committed is final."""
+        known = self.by_token.get((checkpoint, sink), [])
+        if any(outcome.status == "committed" for outcome in known):
+            return "committed"
+        return known[-1].status if known else "pending"
+
+    def fully_committed(self, summary: Summary) -> bool:
+        """Whether every sink of a checkpoint has published it."""
+        return all(
+            self.status(summary.checkpoint, sink.name) == "committed" for sink in summary.sinks
+        )
+
+
+class StoreReader:
+    """One pipeline's checkpoints, for reading."""
+
+    def __init__(self, home: Home) -> None:
+        """Use `read_store`."""
+        self.home = home
+
+    # Parts
+
+    def header(self) -> StoreHeader:
+        """What this directory is."""
+        path = self.home.at(paths.HEADER)
+        try:
+            data = self.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
+        except NotFoundError:
+            raise self._no_header() from None
+        header = parse_header(data, path)
+        if header.pipeline != self.home.pipeline:
+            raise CorruptionError(
+                "the directory was renamed or copied from another pipeline",
+                kind="misplaced",
+                path=path,
+                expected=self.home.pipeline,
+                actual=header.pipeline,
+                remedy="give it its old name back",
+            )
+        return header
+
+    def _no_header(self) -> HoldfastError:
+        """Say what is here instead of a store."""
+        kinds = set()
+        for entry in self.home.list():
+            meaning = paths.classify(entry.path)
+            kinds.add(meaning.kind if meaning else "foreign")
+        if not kinds:
+            return NotFoundError(
+                "no pipeline of that name in this store",
+                kind="no_pipeline",
+                root=self.home.storage.url,
+                pipeline=self.home.pipeline,
+                remedy="check the root and the name",
+            )
+        if kinds <= {"foreign", "lock", "temporary"}:
+            return InvalidInputError(
+                "the directory holds other things, but no Holdfast pipeline",
+                kind="not_a_store",
+                path=f"{self.home.storage.url}/{self.home.pipeline}",
+                remedy="choose another name or root; nothing was changed",
+            )
+        return CorruptionError(
+            "the store header is missing",
+            kind="header_lost",
+            path=self.home.at(paths.HEADER),
+            remedy=REBUILD,
+        )
+
+    def catalog(self) -> CatalogState:
+        """What the records add up to; a lost catalog is an error, never an empty store."""
+        state = load_catalog(self.home)
+        if state is not None:
+            return state
+        if self.has_artifacts():
+            raise CorruptionError(
+                "the catalog is lost, but checkpoints are here",
+                kind="catalog_lost",
+                path=self.home.at(paths.CATALOG),
+                remedy=REBUILD,
+            )
+        return CatalogState()
+
+    def has_artifacts(self) -> bool:
+        """Whether anything of a checkpoint was ever stored here."""
+        return any(True for _ in self.home.list(paths.CHECKPOINTS)) or any(
+            True for _ in self.home.list(paths.OUTCOMES)
+        )
+
+    def list(self) -> Sequence[Summary]:
+        """Live checkpoints, newest first; from one listing and the records of the catalog."""
+        self.header()
+        return [*reversed(self.catalog().live)]
+
+    def manifest(self, ref: str | Summary) -> Manifest:
+        """The manifest of a checkpoint, checked against the catalog's digest."""
+        summary = ref if isinstance(ref, Summary) else self.resolve(ref)
+        path = paths.manifest(summary.checkpoint)
+        try:
+            data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+        except NotFoundError:
+            raise CorruptionError(
+                "manifest is missing", kind="missing", path=self.home.at(path),
+                remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
+            ) from None  # fmt: skip
+        actual = sha256_hex(data)
+        if actual != summary.manifest_sha256:
+            raise CorruptionError(
+                "manifest digest differs",
+                kind="digest_differs",
+                path=self.home.at(path),
+                expected=summary.manifest_sha256,
+                actual=actual,
+                remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
+            )
+        return self._checked(parse_manifest(data, self.home.at(path), summary.checkpoint))
+
+    def _checked(self, manifest: Manifest) -> Manifest:
+        wrong = errors_of(validate(manifest))
+        if wrong:
+            raise CorruptionError(
+                f"manifest is not valid: {wrong[0].message}",
+                kind="invalid_manifest",
+                path=self.home.at(paths.manifest(manifest.checkpoint)),
+                findings=len(wrong),
+            )
+        return manifest
+
+    def small_state(self, manifest: Manifest, operator: str) -> bytes:
+        """Small state of an operator, checked against its digest."""
+        entry = manifest.operator(operator)
+        if entry is None or entry.small is None:
+            raise NotFoundError("operator has no small state", operator=operator)
+        small = entry.small
+        if isinstance(small, InlineState):
+            data, path = small.data, paths.manifest(manifest.checkpoint)
+        else:
+            data, path = self._packed(manifest, small), small.path
+        if sha256_hex(data) != small.sha256:
+            raise CorruptionError(
+                "operator state differs from its digest", kind="digest_differs",
+                path=self.home.at(path), expected=small.sha256, actual=sha256_hex(data),
+            )  # fmt: skip
+        return data
+
+    def _packed(self, manifest: Manifest, small: PackedState) -> bytes:
+        pack = next(file for file in manifest.files if file.path == small.path)
+        path = self.home.file(pack)
+        try:
+            return self.home.storage.get_range(path, small.offset, small.length)
+        except (NotFoundError, InvalidInputError) as error:
+            raise CorruptionError(
+                "operator state is missing or cut off", kind="truncated", path=path,
+                expected=small.length, reason=error.kind,
+            ) from error  # fmt: skip
+
+    def pins(self) -> Sequence[Pin]:
+        """Savepoints, by label. A pin that cannot be read is an error: it protects something."""
+        found = []
+        for entry in self.home.list(paths.PINS):
+            meaning = paths.classify(entry.path)
+            if meaning is not None and meaning.kind == "pin" and meaning.name:
+                data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
+        return found
+
+    def outcomes(self) -> Outcomes:
+        """What became of every sink token."""
+        named = [
+            (entry.path, meaning)
+            for entry in self.home.list(paths.OUTCOMES)
+            if (meaning := paths.classify(entry.path)) is not None and meaning.kind == "outcome"
+        ]
+        contents = self.home.get_many([path for path, _ in named], bytes_max=SMALL_BYTES_MAX)
+        by_token: dict[tuple[CheckpointId, str], list[Outcome]] = {}
+        damage = []
+        for (path, meaning), content in zip(named, contents, strict=True):
+            try:
+                if isinstance(content, HoldfastError):
+                    raise content
+                epoch, attempt = meaning.epoch, meaning.attempt
+                invariant(epoch is not None and attempt is not None, "outcome without a number")
+                outcome = parse_outcome(
+                    content,
+                    self.home.at(path),
+                    Epoch(epoch or 0),
+                    meaning.name or "",
+                    attempt or 0,
+                )
+            except CorruptionError as error:
+                # Without an outcome the token is committed again, which every sink must bear.
+                damage.append(as_finding(error))
+                continue
+            by_token.setdefault((outcome.checkpoint, outcome.sink), []).append(outcome)
+        return Outcomes(
+            by_token=by_token,
+            damage=tuple(damage),
+            epoch_max=max((meaning.epoch or 0 for _, meaning in named), default=-1),
+        )
+
+    # Finding one
+
+    def resolve(self, ref: str, *, catalog: CatalogState | None = None) -> Summary:
+        """A checkpoint by id, start of an id, label, `latest` or `epoch:N`."""
+        state = catalog or self.catalog()
+        if ref == "latest":
+            if state.candidates:
+                return state.candidates[0]
+            raise self._unknown(ref)
+        if ref.startswith("epoch:"):
+            wanted = ref.removeprefix("epoch:")
+            found = [entry for entry in state.live if str(entry.epoch) == wanted]
+        elif UUID_PATTERN.fullmatch(ref):
+            found = [entry for entry in state.live if entry.checkpoint == ref]
+        else:
+            labelled = [pin.checkpoint for pin in self.pins() if pin.label == ref]
+            found = [entry for entry in state.live if entry.checkpoint in labelled]
+            found = found or [entry for entry in state.live if entry.label == ref][-1:]
+            if not found and len(ref) >= 4:
+                found = [entry for entry in state.live if entry.checkpoint.startswith(ref)]
+        if not found:
+            raise self._unknown(ref)
+        if len(found) > 1:
+            raise InvalidInputError(
+                "more than one checkpoint begins like this", kind="ambiguous", ref=ref,
+                matches=len(found), remedy="give more digits",
+            )  # fmt: skip
+        return found[0]
+
+    def _unknown(self, ref: str) -> NotFoundError:
+        return NotFoundError(
+            "no such checkpoint",
+            kind="no_checkpoint",
+            ref=repr(ref)[:100],
+            pipeline=self.home.pipeline,
+            remedy="run `holdfast ls` to see what is there",
+        )
+
+
+def read_store(
+    root: str | Path | StorageReader, pipeline: str, *, options: dict[str, Any] | None = None
+) -> StoreReader:
+    """Open a pipeline's checkpoints for reading. Never writes, never needs a running cluster."""
+    storage = (
+        open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
+    )
+    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    reader.header()
+    return reader
+
+
+def list_pipelines(root: str | Path | StorageReader, **options: Any) -> list[str]:
+    """Names of the pipelines below a root."""
+    storage = (
+        open_storage(root, create=False, options=options or None)
+        if isinstance(root, (str, Path))
+        else root
+    )
+    return _names(entry.path for entry in storage.list(""))
+
+
+def _names(found: Iterable[str]) -> list[str]:
+    split = (path.split("/") for path in found)
+    return sorted({parts[0] for parts in split if len(parts) == 2 and parts[1] == paths.HEADER})
+
+
+def as_finding(error: HoldfastError) -> Finding:
+    """What an error says, as a finding."""
+    return Finding(
+        severity="error",
+        kind=error.kind,
+        message=error.what,
+        path=str(error.facts.get("path", "")),
+        expected=str(error.facts.get("expected", "")),
+        actual=str(error.facts.get("actual", "")),
+    )

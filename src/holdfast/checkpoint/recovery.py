@@ -1,0 +1,387 @@
+"""Recovery: a pure, printable plan, made from evidence.
+
+Invariants:
+- Candidates are tried newest first; the plan says what was chosen and why each other one was not.
+- An empty store is fresh. A store with artifacts but nothing valid is an error, never a fresh
+  start.
+- A token of a durable checkpoint without a committed outcome is rolled forward, in order of epoch.
+- Falling back past an epoch that a sink has, or may have, published is refused unless that sink can
+  retract or deduplicate, or the user accepts duplicates by name.
+- Fingerprint and vnodes are compared before any state is touched.
+
+Spec: spec/format-v1.md, section 6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    IncompatibleError,
+    NotFoundError,
+    RefusedError,
+)
+from holdfast.format import paths
+from holdfast.format.findings import Finding
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from holdfast.format.records import Replay, StoreHeader, Summary
+from holdfast.format.topology import Topology, differences
+from holdfast.ids import CheckpointId, Epoch
+from holdfast.settings import Settings
+
+Verdict = Literal["chosen", "damaged", "newer than asked for", "older", "abandoned"]
+_FIRST = Epoch(0)
+Mode = Literal["fresh", "resume", "refuse"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One checkpoint that recovery looked at, or did not need to."""
+
+    summary: Summary
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True)
+class PendingToken:
+    """A sink token whose outcome is not known to be committed."""
+
+    checkpoint: CheckpointId
+    epoch: Epoch
+    sink: str
+    token: str
+    replay: Replay
+    status: str
+
+
+@dataclass(frozen=True)
+class RecoveryPlan:
+    """What opening the store for writing will do."""
+
+    mode: Mode
+    pipeline: str
+    chosen: Summary | None = None
+    manifest: Manifest | None = None
+    epoch_next: Epoch = _FIRST
+    depth: Literal["none", "shallow", "deep"] = "none"
+    candidates: tuple[Candidate, ...] = ()
+    abandon: tuple[CheckpointId, ...] = ()
+    roll_forward: tuple[PendingToken, ...] = ()
+    changes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    refusal: HoldfastError | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """The plan as a person reads it."""
+        lines = [f"pipeline {self.pipeline}: {self._headline()}"]
+        for candidate in self.candidates:
+            entry = candidate.summary
+            lines.append(f"  epoch {entry.epoch} {entry.checkpoint}: {candidate.verdict}")
+            lines.extend(f"    {finding}" for finding in candidate.findings)
+        lines.extend(
+            f"  sink {token.sink}: epoch {token.epoch} is {token.status}, will be committed"
+            for token in self.roll_forward
+        )
+        lines.extend(f"  change: {change}" for change in self.changes)
+        lines.extend(f"  note: {note}" for note in self.notes)
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        if self.mode == "refuse":
+            return f"refused: {self.refusal}"
+        if self.chosen is None:
+            return f"nothing committed yet, starts at epoch {self.epoch_next}"
+        depth = f" ({self.depth} verification)"
+        return f"resumes from epoch {self.chosen.epoch}, next epoch is {self.epoch_next}{depth}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that the plan is made from."""
+
+    pipeline: str
+    header: StoreHeader | None
+    state: CatalogState
+    outcomes: Outcomes
+    checked: dict[CheckpointId, tuple[Finding, ...]]
+    manifests: dict[CheckpointId, Manifest]
+    depth: Literal["none", "shallow", "deep"]
+    epoch_seen: int
+    notes: tuple[str, ...] = ()
+    failure: HoldfastError | None = None
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the user asks of a recovery."""
+
+    topology: Topology | None = None
+    resume: str | None = None
+    accept_duplicates: bool = False
+    accept_loss: bool = False
+    allow_changes: bool = False
+
+
+def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -> Evidence:
+    """Read what a plan needs: catalog, outcomes, and candidates until one is intact."""
+    empty = Evidence(
+        pipeline=reader.home.pipeline, header=None, state=CatalogState(), outcomes=Outcomes({}),
+        checked={}, manifests={}, depth="none", epoch_seen=-1,
+    )  # fmt: skip
+    try:
+        header = reader.header()
+    except NotFoundError:
+        return empty
+    except HoldfastError as error:
+        return replace(empty, failure=error)
+    try:
+        state, outcomes = reader.catalog(), reader.outcomes()
+        wanted = reader.resolve(resume, catalog=state) if resume is not None else None
+    except (CorruptionError, IncompatibleError, NotFoundError) as error:
+        return replace(empty, header=header, failure=error)
+    checked: dict[CheckpointId, tuple[Finding, ...]] = {}
+    manifests: dict[CheckpointId, Manifest] = {}
+    depth: Literal["none", "shallow", "deep"] = "none"
+    for entry in [wanted] if wanted else state.candidates:
+        deep = _deep(settings, entry)
+        report = VerifyReport(deep=deep)
+        manifests.update(verify_checkpoints(reader, [entry], report))
+        checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
+        depth = "deep" if deep else "shallow"
+        if report.ok:
+            break
+    for entry in state.candidates:
+        if entry.checkpoint not in manifests and entry.checkpoint not in checked and entry.sinks:
+            _try_manifest(reader, entry, manifests)
+    seen = max(state.epoch_max, outcomes.epoch_max)
+    if state.damage:
+        seen = max(seen, _epoch_of_manifests(reader))
+    return replace(
+        empty, header=header, state=state, outcomes=outcomes, checked=checked,
+        manifests=manifests, depth=depth, epoch_seen=seen,
+        notes=tuple(str(finding) for finding in (*state.damage, *outcomes.damage)),
+    )  # fmt: skip
+
+
+def _deep(settings: Settings, entry: Summary) -> bool:
+    if settings.recovery_verify == "auto":
+        return entry.bytes_total <= settings.recovery_deep_bytes_max
+    return settings.recovery_verify == "deep"
+
+
+def _try_manifest(
+    reader: StoreReader, entry: Summary, manifests: dict[CheckpointId, Manifest]
+) -> None:
+    """Older checkpoints are read only for tokens that still wait."""
+    try:
+        manifests[entry.checkpoint] = reader.manifest(entry)
+    except CorruptionError:
+        return
+
+
+def _epoch_of_manifests(reader: StoreReader) -> int:
+    """With a damaged catalog, epochs that it forgot must not be used again."""
+    highest = -1
+    for entry in reader.home.list(paths.CHECKPOINTS):
+        meaning = paths.classify(entry.path)
+        if meaning is None or meaning.kind != "manifest" or meaning.checkpoint is None:
+            continue
+        try:
+            data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
+            highest = max(highest, parse_manifest(data, entry.path, meaning.checkpoint).epoch)
+        except CorruptionError:
+            continue
+    return highest
+
+
+def plan_recovery(evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+    """Decide. Pure: the same evidence and wishes give the same plan."""
+    plan = RecoveryPlan(
+        mode="fresh", pipeline=evidence.pipeline, depth=evidence.depth, notes=evidence.notes,
+        epoch_next=Epoch(evidence.epoch_seen + 1),
+    )  # fmt: skip
+    if evidence.failure is not None:
+        return _refuse(plan, evidence.failure)
+    state = evidence.state
+    if wishes.topology is not None and evidence.header is not None:
+        vnodes = wishes.topology.vnodes
+        if evidence.header.vnodes != vnodes:
+            return _refuse(plan, _vnodes_differ(evidence, vnodes))
+    if not state.live and not state.damage:
+        return plan
+    plan = _choose(plan, evidence, wishes)
+    if plan.mode == "refuse" or plan.chosen is None:
+        return plan
+    plan = replace(plan, roll_forward=_pending(plan, evidence))
+    for check in (_check_topology, _check_sinks, _check_tokens):
+        plan = check(plan, evidence, wishes)
+        if plan.mode == "refuse":
+            return plan
+    return plan
+
+
+def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+    """The newest intact candidate, or exactly the one that was asked for."""
+    candidates: list[Candidate] = []
+    chosen: Summary | None = None
+    state = evidence.state
+    for entry in reversed(state.live):
+        findings = evidence.checked.get(entry.checkpoint)
+        broken = findings is not None and any(f.severity == "error" for f in findings)
+        verdict: Verdict
+        if chosen is not None:
+            verdict = "abandoned" if entry.abandoned else "older"
+        elif findings is None:
+            verdict = "newer than asked for" if wishes.resume else "abandoned"
+        elif broken:
+            verdict = "damaged"
+        else:
+            verdict, chosen = "chosen", entry
+        candidates.append(Candidate(entry, verdict, findings or ()))
+    plan = replace(plan, candidates=tuple(candidates))
+    if chosen is None:
+        return _refuse(plan, _nothing_intact(evidence, wishes))
+    abandon = tuple(
+        entry.checkpoint
+        for entry in state.live
+        if entry.sequence > chosen.sequence and not entry.abandoned
+    )
+    return replace(
+        plan,
+        mode="resume",
+        chosen=chosen,
+        manifest=evidence.manifests[chosen.checkpoint],
+        abandon=abandon,
+    )
+
+
+def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]:
+    """Tokens of the chosen checkpoint and of older live ones that were never committed."""
+    chosen = plan.chosen
+    found: list[PendingToken] = []
+    for entry in evidence.state.live:
+        if chosen is None or entry.sequence > chosen.sequence or entry.abandoned:
+            continue
+        manifest = evidence.manifests.get(entry.checkpoint)
+        for sink in manifest.sinks if manifest else ():
+            status = evidence.outcomes.status(entry.checkpoint, sink.name)
+            if status in ("pending", "failed"):
+                found.append(
+                    PendingToken(
+                        entry.checkpoint, entry.epoch, sink.name, sink.token, sink.replay, status
+                    )
+                )
+    return tuple(found)
+
+
+def _check_topology(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+    """The running pipeline must be the one that wrote the state."""
+    del evidence
+    if wishes.topology is None or plan.manifest is None:
+        return plan
+    changes = tuple(str(d) for d in differences(plan.manifest.topology, wishes.topology))
+    plan = replace(plan, changes=changes)
+    if changes and not wishes.allow_changes:
+        return _refuse(
+            plan,
+            IncompatibleError(
+                "the pipeline is not the one that wrote this checkpoint",
+                kind="fingerprint_differs",
+                differences="; ".join(changes[:20]),
+                remedy="run the old pipeline, choose another name, or allow changes explicitly",
+            ),
+        )
+    return plan
+
+
+def _check_sinks(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+    """Epochs that will be run again must not be published twice."""
+    if wishes.accept_duplicates or plan.chosen is None:
+        return plan
+    unsafe: list[str] = []
+    for entry in evidence.state.live:
+        if entry.checkpoint in plan.abandon:
+            unsafe.extend(
+                f"{sink.name} (epoch {entry.epoch}, {status})"
+                for sink in entry.sinks
+                if sink.replay == "none"
+                and (status := evidence.outcomes.status(entry.checkpoint, sink.name)) != "aborted"
+            )
+    damaged = evidence.state.damaged_after
+    if damaged is not None and damaged > plan.chosen.sequence:
+        unsafe.extend(
+            f"{sink.name} (record {damaged} is damaged, so its epoch is unknown)"
+            for sink in plan.chosen.sinks
+            if sink.replay == "none"
+        )
+    if not unsafe:
+        return plan
+    return _refuse(
+        plan,
+        RefusedError(
+            "going back would let sinks publish epochs a second time",
+            kind="unsafe_fallback",
+            chosen_epoch=plan.chosen.epoch,
+            sinks="; ".join(unsafe[:20]),
+            remedy="repair the newer checkpoint, or accept duplicates by name (accept_duplicates)",
+        ),
+    )
+
+
+def _check_tokens(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+    """A token that cannot be read any more is an epoch that a sink may never get."""
+    lost = [
+        f"{sink.name} (epoch {entry.epoch})"
+        for entry in evidence.state.live
+        if not entry.abandoned and plan.chosen and entry.sequence < plan.chosen.sequence
+        for sink in entry.sinks
+        if entry.checkpoint not in evidence.manifests
+        and evidence.outcomes.status(entry.checkpoint, sink.name) in ("pending", "failed")
+    ]
+    if not lost or wishes.accept_loss:
+        return plan
+    return _refuse(
+        plan,
+        RefusedError(
+            "a sink's token cannot be read, so its epoch might never be published",
+            kind="token_lost",
+            sinks="; ".join(lost[:20]),
+            remedy="bring the manifest back, or accept the loss by name (accept_loss)",
+        ),
+    )
+
+
+def _refuse(plan: RecoveryPlan, refusal: HoldfastError) -> RecoveryPlan:
+    return replace(plan, mode="refuse", refusal=refusal)
+
+
+def _nothing_intact(evidence: Evidence, wishes: Wishes) -> CorruptionError:
+    first = next(
+        (f for found in evidence.checked.values() for f in found if f.severity == "error"), None
+    )
+    asked = f" ({wishes.resume})" if wishes.resume else ""
+    return CorruptionError(
+        f"no checkpoint is intact{asked}",
+        kind="no_intact_checkpoint",
+        checkpoints=len(evidence.state.live),
+        first=str(first) if first else None,
+        remedy="bring the missing files back, or start a new pipeline under another name; "
+        "nothing was changed",
+    )
+
+
+def _vnodes_differ(evidence: Evidence, vnodes: int) -> IncompatibleError:
+    return IncompatibleError(
+        "the store was made for another number of vnodes",
+        kind="vnodes_differ",
+        stored=evidence.header.vnodes if evidence.header else None,
+        running=vnodes,
+        remedy="use the number that the store was made for; nothing was changed",
+    )

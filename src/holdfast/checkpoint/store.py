@@ -1,0 +1,326 @@
+"""The writing end of a pipeline's checkpoints.
+
+Invariants:
+- One writer: after another one has opened the store, every method that writes raises `FencedError`.
+- Retention never turns a commit into a failure: what it cannot do, it reports.
+- The catalog shrinks first, files go second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from holdfast.checkpoint.collect import Collector
+from holdfast.checkpoint.commit import commit_draft, write_hint
+from holdfast.checkpoint.draft import Draft
+from holdfast.checkpoint.opening import Opened, Surroundings, surroundings, take_over
+from holdfast.checkpoint.outcomes import record_outcome
+from holdfast.checkpoint.pins import pin, unpin
+from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan, Wishes
+from holdfast.checkpoint.schedule import Schedule
+from holdfast.checkpoint.sweep import SweepReport
+from holdfast.clock import Clock
+from holdfast.errors import InvalidInputError, StorageError
+from holdfast.format.manifest import Manifest
+from holdfast.format.position import Position, compare
+from holdfast.format.records import OutcomeStatus, Pin, Summary
+from holdfast.format.topology import Topology
+from holdfast.ids import CheckpointId, Epoch, IdSource
+from holdfast.settings import Settings
+from holdfast.storage.api import Storage
+
+
+class SinkHandler(Protocol):
+    """What a sink offers to recovery."""
+
+    def commit(self, token: PendingToken) -> None:
+        """Publish what the token stands for; publishing it again changes nothing."""
+        ...
+
+
+class Store:
+    """One pipeline's checkpoints, held for writing. Use `open_store`."""
+
+    def __init__(self, around: Surroundings, opened: Opened, topology: Topology) -> None:
+        """Take over what `take_over` has prepared."""
+        self.reader: StoreReader = opened.reader
+        self.recovery: RecoveryPlan = opened.plan
+        self.topology = topology
+        self._around = around
+        self._catalog = opened.catalog
+        self._lease = opened.lease
+        self._lineage = opened.header.lineage
+        self._outcomes = opened.evidence.outcomes
+        self._current: Manifest | None = opened.plan.manifest
+        self._epoch_seen = max(opened.evidence.epoch_seen, opened.catalog.state.epoch_max)
+        self._drafts: dict[CheckpointId, Draft] = {}
+        self.cleanup: SweepReport | None = None
+        self._collector = Collector(around, opened.reader, opened.catalog)
+        if self._current is not None:
+            self._collector.remember(self._current, trusted=False)
+
+    # What is held
+
+    @property
+    def settings(self) -> Settings:
+        """How checkpoints are made and kept."""
+        return self._around.settings
+
+    @property
+    def storage(self) -> Storage:
+        """Where everything lies."""
+        return self._around.storage
+
+    @property
+    def current(self) -> Manifest | None:
+        """The checkpoint that the next one builds on; None before the first."""
+        return self._current
+
+    @property
+    def epoch_next(self) -> Epoch:
+        """The next epoch. Never one that was used before, on any branch."""
+        return Epoch(max(self._catalog.state.epoch_max, self._epoch_seen) + 1)
+
+    def list(self) -> Sequence[Summary]:
+        """Live checkpoints as this writer knows them, newest first."""
+        return [*reversed(self._catalog.state.live)]
+
+    def schedule(self) -> Schedule:
+        """A schedule that goes on from the current checkpoint."""
+        last = self._current.created_us if self._current else None
+        return Schedule(self.settings, self._around.clock, last_us=last)
+
+    # Committing
+
+    def draft(self, *, epoch: int | None = None, label: str | None = None) -> Draft:
+        """Begin the next checkpoint."""
+        self._catalog.check_alive()
+        draft = Draft(
+            home=self.reader.home,
+            storage=self.storage,
+            ids=self._around.ids,
+            settings=self.settings,
+            topology=self.topology,
+            parent=self._current,
+            checkpoint=self._around.ids.checkpoint_id(self._around.clock.wall_us()),
+            epoch=Epoch(self.epoch_next if epoch is None else epoch),
+            label=label,
+        )
+        self._drafts[draft.checkpoint] = draft
+        return draft
+
+    def commit(self, draft: Draft) -> Summary:
+        """Make a draft the newest checkpoint: atomically, or not at all."""
+        if draft.checkpoint not in self._drafts or draft.finished:
+            raise InvalidInputError(
+                "the draft is finished or belongs to another store", kind="draft_finished",
+                checkpoint=draft.checkpoint, remedy="begin a new one with Store.draft",
+            )  # fmt: skip
+        if draft.parent != (self._current.checkpoint if self._current else None):
+            raise InvalidInputError(
+                "another checkpoint was committed since the draft began", kind="draft_outdated",
+                checkpoint=draft.checkpoint, remedy="begin a new one with Store.draft",
+            )  # fmt: skip
+        done = commit_draft(
+            self.reader.home,
+            self.storage,
+            self._catalog,
+            draft,
+            self._current,
+            lineage=self._lineage,
+            clock=self._around.clock,
+            spark=self._around.spark,
+        )
+        self._current = done.manifest
+        self._collector.remember(done.manifest, trusted=True)
+        self._drafts = {k: d for k, d in self._drafts.items() if not d.finished}
+        write_hint(self.reader.home, self.storage, self._catalog, done.summary)
+        return done.summary
+
+    # Sinks
+
+    def record_outcome(
+        self, ref: CheckpointId | str, sink: str, status: OutcomeStatus, *, reason: str = ""
+    ) -> None:
+        """Say what became of a sink's token."""
+        summary = self._find(ref)
+        self._outcomes = record_outcome(
+            self.reader.home,
+            self.storage,
+            self._around.clock,
+            self._outcomes,
+            summary=summary,
+            sink=sink,
+            status=status,
+            writer=self._catalog.writer,
+            reason=reason,
+        )
+
+    def pending(self) -> Sequence[PendingToken]:
+        """Tokens of durable checkpoints that are not known to be committed, oldest first."""
+        found = []
+        for summary in self._catalog.state.live:
+            if summary.abandoned or self._outcomes.fully_committed(summary):
+                continue
+            for sink in self._collector.manifest(summary).sinks:
+                status = self._outcomes.status(summary.checkpoint, sink.name)
+                if status in ("pending", "failed"):
+                    found.append(
+                        PendingToken(
+                            summary.checkpoint,
+                            summary.epoch,
+                            sink.name,
+                            sink.token,
+                            sink.replay,
+                            status,
+                        )
+                    )
+        return found
+
+    def settle(self, handlers: Mapping[str, SinkHandler]) -> Sequence[PendingToken]:
+        """Roll pending tokens forward, oldest first; returns those that have no handler here."""
+        left = []
+        for token in self.pending():
+            handler = handlers.get(token.sink)
+            if handler is None:
+                left.append(token)
+                continue
+            try:
+                handler.commit(token)
+            except Exception as error:
+                self.record_outcome(token.checkpoint, token.sink, "failed", reason=str(error))
+                raise StorageError(
+                    "a sink could not publish",
+                    kind="sink_failed",
+                    sink=token.sink,
+                    epoch=token.epoch,
+                    reason=str(error)[:300],
+                    retryable=True,
+                    remedy="mend the sink and settle again: its token is kept",
+                ) from error
+            self.record_outcome(token.checkpoint, token.sink, "committed")
+        return left
+
+    # Keeping and letting go
+
+    def pin(self, label: str, ref: str = "latest", *, note: str = "") -> Pin:
+        """Hold a checkpoint under a label."""
+        return pin(self.reader, self.storage, self._around.clock, label=label, ref=ref, note=note)
+
+    def unpin(self, label: str) -> None:
+        """Let a savepoint go."""
+        unpin(self.reader, self.storage, label)
+
+    def retain(self, *, keep: Collection[CheckpointId] = ()) -> SweepReport:
+        """Drop what the settings no longer keep. Failures are in the report, not raised."""
+        return self._collector.retain(self._outcomes, keep=keep)
+
+    def gc(self, *, keep: Collection[CheckpointId] = (), dry_run: bool = False) -> SweepReport:
+        """Retention, and then every file that nothing refers to."""
+        return self._collector.gc(self._outcomes, keep=keep, dry_run=dry_run, busy=[*self._drafts])
+
+    def delete(self, ref: str) -> SweepReport:
+        """Remove one checkpoint. What others share stays; what must not go is refused."""
+        summary = self._find(ref)
+        current = self._current.checkpoint if self._current else None
+        return self._collector.delete(summary, self._outcomes, current=current)
+
+    def clean_up(self) -> SweepReport:
+        """Remove unreferenced leftovers of earlier crashes; what stays is tried next time."""
+        self.cleanup = self._collector.clean_up()
+        return self.cleanup
+
+    def compact(self) -> int:
+        """Fold the catalog into one record now; returns how many records went."""
+        return self._catalog.compact()
+
+    def log_floor(self) -> dict[str, Position]:
+        """By source, the position behind which no live checkpoint needs the log any more.
+
+        Empty when `truncate_log` is off, so that nothing is ever cut.
+        """
+        if not self.settings.truncate_log:
+            return {}
+        floors: dict[str, Position] = {}
+        diverged: set[str] = set()
+        for summary in self._catalog.state.live:
+            for source in self._collector.manifest(summary).sources:
+                known = floors.setdefault(source.name, source.position)
+                order = compare(source.position, known)
+                if order == "before":
+                    floors[source.name] = source.position
+                elif order == "diverged":
+                    diverged.add(source.name)
+        return {name: floor for name, floor in floors.items() if name not in diverged}
+
+    def close(self) -> None:
+        """Give up drafts and let others in."""
+        for draft in self._drafts.values():
+            if not draft.finished:
+                draft.abort()
+        self._drafts = {}
+        if self._lease is not None:
+            self._lease.release()
+            self._lease = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or issubclass(kind, Exception):
+            self.close()
+
+    def _find(self, ref: str) -> Summary:
+        found = self._catalog.state.find(CheckpointId(ref))
+        return found or self.reader.resolve(ref, catalog=self._catalog.state)
+
+
+def open_store(
+    root: str | Path | Storage,
+    pipeline: str,
+    *,
+    topology: Topology,
+    settings: Settings | None = None,
+    resume: str | None = None,
+    accept_duplicates: bool = False,
+    accept_loss: bool = False,
+    allow_changes: bool = False,
+    takeover: bool = False,
+    clean_up: bool = True,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+    options: dict[str, Any] | None = None,
+    spark: str = "",
+) -> Store:
+    """Open a pipeline's checkpoints for writing, recovering from whatever happened before.
+
+    resume: go back to this checkpoint instead of the newest intact one.
+    accept_duplicates: allow it even where a sink will publish epochs a second time.
+    accept_loss: go on although a sink's token is unreadable: its epoch may never be published.
+    allow_changes: accept a changed topology. takeover: fence a live writer on this machine.
+    clean_up: remove unreferenced leftovers of earlier crashes.
+    """
+    around = surroundings(
+        root, settings=settings, clock=clock, ids=ids, options=options, spark=spark
+    )
+    wishes = Wishes(
+        topology=topology,
+        resume=resume,
+        accept_duplicates=accept_duplicates,
+        accept_loss=accept_loss,
+        allow_changes=allow_changes,
+    )
+    opened = take_over(around, pipeline, wishes, takeover=takeover)
+    store = Store(around, opened, topology)
+    if clean_up:
+        store.clean_up()
+    return store

@@ -1,0 +1,284 @@
+"""Verification: is every byte that a pipeline depends on still what was written?
+
+Invariants:
+- Shallow compares presence and size of every file of every live checkpoint, inherited ones
+  included, and the digests of all documents. Deep also hashes every byte of every file.
+- Every file is hashed once, however many checkpoints share it.
+- A finding names its file. An unreadable document is a finding, never a crash and never skipped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.reader import StoreReader, as_finding
+from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
+from holdfast.format import paths
+from holdfast.format.findings import Finding
+from holdfast.format.manifest import FileEntry, Manifest
+from holdfast.format.records import SMALL_BYTES_MAX, Summary, parse_latest
+from holdfast.format.validate import validate
+from holdfast.ids import CheckpointId
+from holdfast.storage.api import StorageReader
+
+_CHUNK_BYTES = 8 * 1024 * 1024
+Progress = Callable[[int, int], None]
+T = TypeVar("T")
+
+
+@dataclass
+class VerifyReport:
+    """What was checked and what was found."""
+
+    deep: bool
+    findings: list[Finding] = field(default_factory=list)
+    by_checkpoint: dict[CheckpointId, list[Finding]] = field(default_factory=dict)
+    checkpoints: int = 0
+    files: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing forbids trust."""
+        everything = [*self.findings, *(f for some in self.by_checkpoint.values() for f in some)]
+        return not any(finding.severity == "error" for finding in everything)
+
+    def all_findings(self) -> list[Finding]:
+        """Store-wide findings, then those of the checkpoints; each once."""
+        seen: dict[Finding, None] = dict.fromkeys(self.findings)
+        for some in self.by_checkpoint.values():
+            seen.update(dict.fromkeys(some))
+        return [*seen]
+
+
+def verify_store(
+    reader: StoreReader, *, deep: bool = False, progress: Progress | None = None, threads: int = 2
+) -> VerifyReport:
+    """Check everything that belongs to a pipeline."""
+    report = VerifyReport(deep=deep)
+    _guard(report, reader.header)
+    state = _guard(report, reader.catalog)
+    if state is None:
+        return report
+    report.findings.extend(state.damage)
+    _check_latest(reader, state, report)
+    _check_pins(reader, state, report)
+    outcomes = _guard(report, reader.outcomes)
+    if outcomes is not None:
+        report.findings.extend(outcomes.damage)
+    verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
+    _check_others(reader, state, report)
+    return report
+
+
+def verify_checkpoints(
+    reader: StoreReader,
+    summaries: Iterable[Summary],
+    report: VerifyReport,
+    *,
+    progress: Progress | None = None,
+    threads: int = 2,
+) -> dict[CheckpointId, Manifest]:
+    """Check these checkpoints; findings go into the report under their ids."""
+    manifests: dict[CheckpointId, Manifest] = {}
+    wanted: dict[str, FileEntry] = {}
+    for summary in summaries:
+        report.checkpoints += 1
+        found = report.by_checkpoint.setdefault(summary.checkpoint, [])
+        try:
+            manifest = reader.manifest(summary)
+        except CorruptionError as error:
+            found.append(as_finding(error))
+            continue
+        found.extend(_against_catalog(reader, manifest, summary))
+        manifests[summary.checkpoint] = manifest
+        for entry in manifest.files:
+            known = wanted.setdefault(reader.home.file(entry), entry)
+            if (known.size, known.sha256) != (entry.size, entry.sha256):
+                found.append(
+                    _finding("entries_differ", "two manifests disagree about a file", entry.path)
+                )
+    broken = _check_files(reader, wanted, report, progress, threads)
+    for checkpoint, manifest in manifests.items():
+        report.by_checkpoint[checkpoint].extend(
+            broken[path] for entry in manifest.files if (path := reader.home.file(entry)) in broken
+        )
+    return manifests
+
+
+def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) -> list[Finding]:
+    """What catalog and manifest both say must be the same; odd things are mentioned."""
+    path = reader.home.at(paths.manifest(manifest.checkpoint))
+    pairs = (
+        (manifest.epoch, summary.epoch, "epoch"),
+        (manifest.fingerprint, summary.fingerprint, "fingerprint"),
+        (manifest.parent, summary.parent, "parent"),
+        (manifest.pipeline, reader.home.pipeline, "pipeline"),
+    )
+    found = [
+        _finding("catalog_differs", f"catalog and manifest disagree about the {what}", path, b, a)
+        for a, b, what in pairs
+        if a != b
+    ]
+    return [*found, *(f for f in validate(manifest) if f.severity != "info")]
+
+
+def _check_files(
+    reader: StoreReader,
+    wanted: dict[str, FileEntry],
+    report: VerifyReport,
+    progress: Progress | None,
+    threads: int,
+) -> dict[str, Finding]:
+    total = sum(entry.size for entry in wanted.values())
+    workers = max(threads, min(reader.home.storage.parallel, 16))
+    broken: dict[str, Finding] = {}
+
+    def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
+        return (*item, check_file(reader.home.storage, *item, deep=report.deep))
+
+    with ThreadPoolExecutor(workers) as pool:
+        for path, entry, finding in pool.map(check, wanted.items()):
+            report.files += 1
+            report.bytes += entry.size
+            if finding is not None:
+                broken[path] = finding
+            if progress is not None:
+                progress(report.bytes, total)
+    return broken
+
+
+def check_file(
+    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
+) -> Finding | None:
+    """One file of an inventory: there, of the right size, and with `deep` of the right content."""
+    try:
+        size = storage.stat(path).size
+        if size != entry.size:
+            return _finding("size_differs", "file has another size", path, entry.size, size)
+        if deep:
+            actual = _hash(storage, path, entry.size)
+            if actual != entry.sha256:
+                return _finding(
+                    "digest_differs", "file has other content", path, entry.sha256, actual
+                )
+    except NotFoundError:
+        return _finding("missing", "file is missing", path)
+    except HoldfastError as error:
+        return _finding(error.kind, f"file cannot be read: {error.what}", path)
+    return None
+
+
+def _hash(storage: StorageReader, path: str, size: int) -> str:
+    local = storage.local_path(path)
+    if local is not None:
+        with local.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256()
+    for start in range(0, size, _CHUNK_BYTES):
+        digest.update(storage.get_range(path, start, min(_CHUNK_BYTES, size - start)))
+    return digest.hexdigest()
+
+
+def _check_latest(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
+    """The hint must be whole and must point at a record that is or was there."""
+    path = reader.home.at(paths.LATEST)
+    try:
+        data = reader.home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+    except NotFoundError:
+        if state.live:
+            report.findings.append(
+                _finding("no_hint", "the hint is missing", path, severity="info")
+            )
+        return
+    except HoldfastError as error:
+        report.findings.append(as_finding(error))
+        return
+    latest = _guard(report, lambda: parse_latest(data, path))
+    if latest is None:
+        return
+    if latest.sequence > state.head:
+        report.findings.append(
+            _finding(
+                "catalog_shrank", "the hint is ahead of the catalog: records were lost", path,
+                f"at most {state.head}", latest.sequence,
+            )
+        )  # fmt: skip
+        return
+    entry = state.find(latest.checkpoint)
+    if entry is not None and entry.epoch != latest.epoch:
+        report.findings.append(
+            _finding("hint_differs", "the hint disagrees with the catalog", path)
+        )
+
+
+def _check_pins(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
+    for pin in _guard(report, reader.pins) or ():
+        path = reader.home.at(paths.pin(pin.label))
+        entry = state.find(pin.checkpoint)
+        if entry is None:
+            report.findings.append(
+                _finding(
+                    "pin_dangles", f"savepoint {pin.label} holds nothing", path, pin.checkpoint
+                )
+            )
+        elif (entry.epoch, entry.manifest_sha256) != (pin.epoch, pin.manifest_sha256):
+            report.findings.append(
+                _finding("pin_differs", f"savepoint {pin.label} disagrees with the catalog", path)
+            )
+
+
+def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
+    """Files that no rule explains are mentioned; the start-up clean-up knows what to do."""
+    live = {summary.checkpoint for summary in state.live}
+    for entry in reader.home.list():
+        meaning = paths.classify(entry.path)
+        if meaning is None:
+            report.findings.append(
+                _finding(
+                    "foreign", "not a file of Holdfast", reader.home.at(entry.path), severity="info"
+                )
+            )
+        elif meaning.kind == "lock" and entry.size:
+            report.findings.append(
+                _finding("lock_not_empty", "the lock file has content", reader.home.at(entry.path))
+            )
+        elif meaning.kind == "manifest" and meaning.checkpoint not in live:
+            report.findings.append(
+                _finding(
+                    "leftover", "manifest that was never committed or is being removed",
+                    reader.home.at(entry.path), severity="info",
+                )
+            )  # fmt: skip
+
+
+def _guard(report: VerifyReport, read: Callable[[], T]) -> T | None:
+    """What `read` returns, or None and a finding."""
+    try:
+        return read()
+    except HoldfastError as error:
+        report.findings.append(as_finding(error))
+        return None
+
+
+def _finding(
+    kind: str,
+    message: str,
+    path: str,
+    expected: object = "",
+    actual: object = "",
+    severity: str = "error",
+) -> Finding:
+    return Finding(
+        severity=severity,  # type: ignore[arg-type]
+        kind=kind,
+        message=message,
+        path=path,
+        expected=str(expected),
+        actual=str(actual),
+    )
