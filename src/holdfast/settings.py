@@ -22,7 +22,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     log_bytes_min: do not checkpoint before the source log has grown by this much, even when the
         interval has passed. 0 turns the condition off. Ignored when no log size is given.
     epochs_max: checkpoint after this many epochs, whatever the clock says. 1 is every epoch.
-    retain: how many fully committed checkpoints to keep beside the pinned ones; at least 1.
+    retain: how many fully committed checkpoints to keep beside the pinned ones; at least 2, since
+        with one there is nothing to fall back to. Checkpoints share runs, so one more costs little.
     retain_age_ms: keep everything younger than this as well. Costs storage, buys time to notice.
     incremental: let a checkpoint refer to files of earlier ones. Off means that every
         checkpoint must bring all of its files: larger commits, each one self-contained.
@@ -96,7 +97,7 @@ _LOWEST = {
     "interval_ms": 1,
     "log_bytes_min": 0,
     "epochs_max": 1,
-    "retain": 1,
+    "retain": 2,
     "retain_age_ms": 0,
     "inline_bytes_max": 0,
     "recovery_deep_bytes_max": 0,

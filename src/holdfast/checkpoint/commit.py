@@ -26,7 +26,7 @@ from holdfast.errors import CommitUnknownError, CorruptionError, HoldfastError, 
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.findings import errors_of
-from holdfast.format.manifest import Manifest, Versions, manifest_bytes, parse_manifest
+from holdfast.format.manifest import Manifest, Versions, seal_manifest
 from holdfast.format.position import compare
 from holdfast.format.records import CommitBody, Latest, Summary, latest_bytes
 from holdfast.format.validate import validate
@@ -77,7 +77,7 @@ def commit_draft(
         versions=software(spark),
     )
     _check_progress(manifest, parent, catalog.state.epoch_max)
-    data = manifest_bytes(manifest)
+    manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
     own = _check_own_files(home, manifest)
     try:
@@ -85,8 +85,6 @@ def commit_draft(
         reach("commit.after_manifest")
         storage.barrier([*(home.at(name) for name in own), home.at(path)])
         reach("commit.after_barrier")
-        # What is stored is what will be read: decode the very bytes before they count.
-        manifest = parse_manifest(data, home.at(path), manifest.checkpoint)
         summary = summarise(manifest, data)
         catalog.append(CommitBody(summary=summary))
     except CommitUnknownError:
@@ -109,7 +107,7 @@ def _forget(home: Home, storage: Storage, path: str) -> None:
 
 def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int) -> None:
     """Nothing goes backwards, and the manifest is one that can be read again."""
-    wrong = errors_of(validate(manifest))
+    wrong = errors_of(validate(manifest, parent=parent))
     if wrong:
         raise InvalidInputError(
             f"the checkpoint is not complete: {wrong[0].message}",

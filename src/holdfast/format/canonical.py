@@ -53,13 +53,22 @@ def encode_value(value: object) -> bytes:
 
 
 def encode(document: Document, *, bytes_max: int) -> bytes:
-    """Canonical bytes of a document, its digest filled in.
+    """Canonical bytes of a document, its digest filled in."""
+    return seal(document, bytes_max=bytes_max)[1]
+
+
+def seal(document: D, *, bytes_max: int) -> tuple[D, bytes]:
+    """A document with its digest filled in, and its canonical bytes.
 
     The digest covers the canonical bytes with the digest field set to 64 zeros, so that every
     byte of the document but the digest itself is covered, and the digest by comparison.
     """
     blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))
-    data = _encoder.encode(msgspec.structs.replace(document, sha256=sha256_hex(blank)))
+    digest = sha256_hex(blank)
+    sealed = msgspec.structs.replace(document, sha256=digest)
+    data = _swap(blank, NO_DIGEST, digest)
+    if data is None:
+        data = _encoder.encode(sealed)
     if len(data) > bytes_max:
         raise InvalidInputError(
             f"{type(document).__name__} is too large to be stored",
@@ -68,7 +77,7 @@ def encode(document: Document, *, bytes_max: int) -> bytes:
             limit=bytes_max,
             remedy="move large state into files: fewer or larger runs, smaller tokens and labels",
         )
-    return data
+    return sealed, data
 
 
 def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
@@ -96,7 +105,16 @@ def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
             reason=str(error)[:300],
             remedy=_REMEDY,
         ) from error
-    blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))
+    if _encoder.encode(document) != data:
+        raise CorruptionError(
+            f"{kind.__name__} is not in canonical form",
+            kind="not_canonical",
+            path=path,
+            remedy=_REMEDY,
+        )
+    blank = _swap(data, document.sha256, NO_DIGEST)
+    if blank is None:
+        blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))
     actual = sha256_hex(blank)
     if actual != document.sha256:
         raise CorruptionError(
@@ -107,14 +125,18 @@ def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
             actual=actual,
             remedy=_REMEDY,
         )
-    if len(blank) != len(data) or _encoder.encode(document) != data:
-        raise CorruptionError(
-            f"{kind.__name__} is not in canonical form",
-            kind="not_canonical",
-            path=path,
-            remedy=_REMEDY,
-        )
     return document  # type: ignore[return-value]
+
+
+def _swap(data: bytes, old: str, new: str) -> bytes | None:
+    """Exchange the digest in place; None where its place is not certain (a text spells it too).
+
+    Saves encoding a large document a second time.
+    """
+    field = f'"sha256":"{old}"'.encode()
+    if data.count(field) != 1:
+        return None
+    return data.replace(field, f'"sha256":"{new}"'.encode())
 
 
 def _check_version(data: bytes, kind: type[Document], path: str) -> None:

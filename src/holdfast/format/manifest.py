@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import CorruptionError
-from holdfast.format.canonical import Document, decode, encode
+from holdfast.format.canonical import Document, decode, encode, seal
 from holdfast.format.position import Position
 from holdfast.format.records import Replay
 from holdfast.format.topology import Topology
@@ -165,6 +165,11 @@ class Manifest(Document, frozen=True, kw_only=True):
     def own_prefix(self) -> str:
         """Below this path lies what this checkpoint created."""
         return f"checkpoints/{self.checkpoint}/"
+
+
+def seal_manifest(manifest: Manifest) -> tuple[Manifest, bytes]:
+    """A manifest with its digest filled in, and its canonical bytes."""
+    return seal(manifest, bytes_max=MANIFEST_BYTES_MAX)
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

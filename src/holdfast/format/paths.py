@@ -68,6 +68,10 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 )
 
 
+# Parts without separators, control characters or backslashes; none of them `.` or `..`.
+_RELATIVE = re.compile(r"(?:(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\\]+(?:/(?!$)|$))+")
+
+
 @dataclass(frozen=True, slots=True)
 class Meaning:
     """What a path inside a pipeline's directory stands for."""
@@ -172,13 +176,7 @@ def is_artifact_path(path: str) -> bool:
 
 def check_relative(path: str) -> str:
     """Accept a storage path: relative, no empty, `.` or `..` part, no control characters."""
-    parts = path.split("/")
-    if (
-        not path
-        or len(path) > 1_000
-        or any(part in ("", ".", "..") for part in parts)
-        or any(ord(char) < 32 or char in "\\\x7f" for char in path)
-    ):
+    if len(path) > 1_000 or not _RELATIVE.fullmatch(path):
         raise InvalidInputError(
             "path would leave the store or cannot be stored",
             kind="invalid_path",

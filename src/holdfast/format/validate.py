@@ -22,12 +22,16 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _HASH_MAX = 2**64 - 1
 
 
-def validate(manifest: Manifest) -> list[Finding]:
-    """Everything that is wrong or odd about a manifest, worst first."""
+def validate(manifest: Manifest, *, parent: Manifest | None = None) -> list[Finding]:
+    """Everything that is wrong or odd about a manifest, worst first.
+
+    Entries that were taken over unchanged from a `parent` that is known to be valid are not looked
+    at again, so that the cost of a commit follows the size of the change.
+    """
     findings = [
         *_identity(manifest),
         *_topology(manifest),
-        *_files(manifest),
+        *_files(manifest, parent),
         *_small_state(manifest),
         *_watermarks(manifest),
         *_totals(manifest),
@@ -106,15 +110,18 @@ def _match(
         yield _find(missing, "without_entry", f"{kind} {name} has no entry")
 
 
-def _files(manifest: Manifest) -> Iterator[Finding]:
+def _files(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
     own = manifest.own_prefix()
     stateful = {entry.name for entry in manifest.operators}
-    counts = Counter((entry.pipeline, entry.path) for entry in manifest.files)
-    for (_, path), count in counts.items():
-        if count > 1:
-            yield _find("error", "duplicate_file", "file is listed more than once", path=path)
+    if len({(entry.pipeline, entry.path) for entry in manifest.files}) != len(manifest.files):
+        counts = Counter((entry.pipeline, entry.path) for entry in manifest.files)
+        for (_, path), count in counts.items():
+            if count > 1:
+                yield _find("error", "duplicate_file", "file is listed more than once", path=path)
+    known = {id(entry) for entry in parent.files} if parent and manifest.incremental else ()
     for entry in manifest.files:
-        yield from _file(manifest, entry, own, stateful)
+        if id(entry) not in known or entry.operator not in stateful:
+            yield from _file(manifest, entry, own, stateful)
     listed = {entry.path for entry in manifest.files if entry.kind == "offsets"}
     for source in manifest.sources:
         position = source.position
