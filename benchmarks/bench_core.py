@@ -141,9 +141,10 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
     counts: dict[str, int] = {}
     settings = hf.Settings(recovery_verify="shallow")
     with hf.open_store(storage, "p", topology=TOPOLOGY, settings=settings) as store:
-        _inherit(store, inherited)
-        for epoch in range(rounds):
-            draft = _draft(store, epoch, sizes)
+        if inherited:
+            store.commit(_draft(store, [1000] * inherited))
+        for _ in range(rounds):
+            draft = _draft(store, sizes, inherited)
             disk.counts = {}
             summary = clocked(ours, lambda: store.commit(draft))  # noqa: B023
             counts = dict(disk.counts)
@@ -154,8 +155,6 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
             written = bare.runs(sizes)
             clocked(theirs, lambda: bare.commit(written, manifest, record, hint))  # noqa: B023
             store.retain()
-            if inherited and epoch % 10 == 9:  # keep the inventory at its size
-                _trim(store, inherited)
     syncs = sum(counts.get(name, 0) for name in ("sync", "sync_dir", "sync_filesystem"))
     other = sum(counts.values()) - syncs
     a, b = median_ms(ours), median_ms(theirs)
@@ -164,36 +163,18 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
     shutil.rmtree(base)
 
 
-def _draft(store: hf.Store, epoch: int, sizes: list[int]) -> hf.Draft:
+def _draft(store: hf.Store, sizes: list[int], kept: int = 0) -> hf.Draft:
+    """An epoch that writes new files and keeps the oldest `kept` ones, as after a merge."""
     draft = store.draft()
     draft.set_source("orders", hf.CounterPosition(partitions={"0": store.epoch_next}))
     first = store.current is None
-    if first:
-        draft.set_operator("totals", trace="latest")
-    if len(sizes) and not first and store.current and len(store.current.files) > 4000:
-        draft.set_operator("totals", trace="latest", files=store.current.files_of("totals")[-1000:])
+    old = store.current.files_of("totals")[:kept] if store.current else []
+    draft.set_operator("totals", trace="latest", files=old)
     for partition, size in enumerate(sizes):
         draft.add_file(
             draft.write_run("totals", partition, secrets.token_bytes(size), snapshot=first)
         )
     return draft
-
-
-def _inherit(store: hf.Store, count: int) -> None:
-    if count:
-        draft = store.draft()
-        draft.set_source("orders", hf.CounterPosition(partitions={"0": 0}))
-        draft.set_operator("totals", trace="latest")
-        for _ in range(count):
-            draft.add_file(draft.write_run("totals", 0, b"x" * 1000, snapshot=True))
-        store.commit(draft)
-
-
-def _trim(store: hf.Store, count: int) -> None:
-    draft = store.draft()
-    draft.set_operator("totals", trace="latest", files=store.current.files_of("totals")[:count])
-    store.commit(draft)
-    store.retain()
 
 
 # Open, list and recovery against the number of checkpoints
@@ -208,7 +189,7 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
         settings = hf.Settings(retain=count, recovery_verify="shallow", exclusive=False)
         with hf.open_store(root, "p", topology=TOPOLOGY, settings=settings) as store:
             for epoch in range(count):
-                store.commit(_draft(store, epoch, [100] if epoch == 0 else []))
+                store.commit(_draft(store, [100] if epoch == 0 else [], 1))
                 if epoch % 64 == 0:
                     store.retain()
         listing, show, opening, commit = [], [], [], []
@@ -220,7 +201,7 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
                 opening,
                 lambda: hf.open_store(root, "p", topology=TOPOLOGY, settings=settings, clean_up=False),
             )
-            draft = _draft(store, 0, [])
+            draft = _draft(store, [], 1)
             clocked(commit, lambda: store.commit(draft))  # noqa: B023
             store.close()
         assert len(found) >= count
@@ -297,7 +278,7 @@ def bench_requests() -> None:
     print("| new files | requests of the commit | bytes written | requests by kind |\n|---|---|---|---|")
     with hf.open_store(storage, "p", topology=TOPOLOGY) as store:
         for files in (1, 4, 16):
-            draft = _draft(store, 0, [20_000] * files)
+            draft = _draft(store, [20_000] * files)
             storage.reset()
             store.commit(draft)
             print(f"| {files} | {storage.requests} | {storage.bytes_written} | {dict(storage.counts)} |")

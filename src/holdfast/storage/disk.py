@@ -3,7 +3,9 @@
 Invariants:
 - `sync_filesystem` is used only where the kernel reports write-back errors from it (Linux 5.8+).
 - Nothing here decides anything; `holdfast.storage.local` does.
+- Paths are text: pathlib costs more than the calls themselves.
 """
+
 
 from __future__ import annotations
 
@@ -12,7 +14,6 @@ import errno
 import fcntl
 import os
 import sys
-from pathlib import Path
 
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
@@ -21,12 +22,12 @@ _RENAME_NOREPLACE = 1
 class Disk:
     """The real disk."""
 
-    def open_new(self, path: Path) -> int:
+    def open_new(self, path: str) -> int:
         """Create exclusively for writing; never through a link."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(path, flags, 0o644)
 
-    def open_read(self, path: Path) -> int:
+    def open_read(self, path: str) -> int:
         """Open for reading; never through a link."""
         return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
@@ -48,7 +49,7 @@ class Disk:
         """Let a descriptor go."""
         os.close(descriptor)
 
-    def sync_dir(self, path: Path) -> None:
+    def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -62,11 +63,11 @@ class Disk:
             number = ctypes.get_errno() or errno.ENOSYS
             raise OSError(number, os.strerror(number))
 
-    def link_new(self, source: Path, target: Path) -> None:
+    def link_new(self, source: str, target: str) -> None:
         """Give a file a second name, which must not exist: the atomic put-if-absent."""
         os.link(source, target, follow_symlinks=False)
 
-    def rename_new(self, source: Path, target: Path) -> None:
+    def rename_new(self, source: str, target: str) -> None:
         """Rename to a name that must not exist, for file systems without hard links."""
         if _libc is None or not hasattr(_libc, "renameat2"):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
@@ -75,23 +76,23 @@ class Disk:
         )
         if done != 0:
             number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), str(target))
+            raise OSError(number, os.strerror(number), target)
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: str, target: str) -> None:
         """Replace atomically."""
-        source.rename(target)
+        os.rename(source, target)
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: str) -> None:
         """Remove a name."""
-        path.unlink()
+        os.unlink(path)
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: str) -> None:
         """Create one directory."""
-        path.mkdir()
+        os.mkdir(path)
 
-    def remove_dir(self, path: Path) -> None:
+    def remove_dir(self, path: str) -> None:
         """Remove an empty directory."""
-        path.rmdir()
+        os.rmdir(path)
 
 
 def _load_libc() -> ctypes.CDLL | None:

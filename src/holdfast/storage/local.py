@@ -9,6 +9,7 @@ Invariants:
 Spec: spec/format-v1.md, section 5.1.
 """
 
+
 from __future__ import annotations
 
 import errno
@@ -38,6 +39,7 @@ from holdfast.storage.api import Entry
 from holdfast.storage.disk import Disk, filesystem_sync_reports_errors
 
 _Entries = list[Entry]
+_Names = list[str]
 BarrierMode = Literal["auto", "fsync", "syncfs"]
 
 # Measured on ext4: one fsync 0.5 ms, four 1.6 ms, sixteen 6 ms; syncfs 0.5, 0.6 and 1.1 ms.
@@ -62,20 +64,20 @@ class LocalStorage:
         """Open a directory; with `create`, make it if it is not there."""
         self._disk = disk or Disk()
         self._ids = ids or RandomIds()
-        self._root = Path(root).expanduser().absolute()
+        self._root = str(Path(root).expanduser().absolute())
         self._lock = threading.Lock()
         self._usage: int | None = None
         try:
             if create:
                 self._make_dirs(self._root)
-            if not self._root.is_dir():
+            if not os.path.isdir(self._root):
                 raise _missing_root(self._root)
             # Opened now and kept: syncfs reports only errors since its descriptor was opened.
             self._descriptor: int | None = os.open(
                 self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
             )
         except OSError as error:
-            raise _translate(error, str(self._root), took_effect=False) from error
+            raise _translate(error, self._root, took_effect=False) from error
         self._whole = barrier == "syncfs" or (
             barrier == "auto" and filesystem_sync_reports_errors()
         )
@@ -84,7 +86,7 @@ class LocalStorage:
     @property
     def url(self) -> str:
         """The directory."""
-        return str(self._root)
+        return self._root
 
     # Reading
 
@@ -136,7 +138,7 @@ class LocalStorage:
     def stat(self, path: str) -> Entry:
         """Size and time."""
         try:
-            found = self._locate(path).lstat()
+            found = os.lstat(self._locate(path))
         except OSError as error:
             raise _translate(error, path, took_effect=False) from error
         _check_regular(found.st_mode, path)
@@ -154,18 +156,18 @@ class LocalStorage:
         """All objects below a directory prefix, in order of path."""
         start = self._root if not prefix else self._locate(prefix.rstrip("/"))
         found: _Entries = []
-        if not start.is_symlink():
+        if not os.path.islink(start):
             self._walk(start, prefix.rstrip("/"), found)
         found.sort(key=lambda entry: entry.path)
         return iter(found)
 
-    def _walk(self, directory: Path, prefix: str, found: _Entries) -> None:
+    def _walk(self, directory: str, prefix: str, found: _Entries) -> None:
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
                     path = f"{prefix}/{entry.name}" if prefix else entry.name
                     if entry.is_dir(follow_symlinks=False):
-                        self._walk(Path(entry.path), path, found)
+                        self._walk(entry.path, path, found)
                         continue
                     try:
                         seen = entry.stat(follow_symlinks=False)
@@ -175,11 +177,11 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _translate(error, str(directory), took_effect=False) from error
+            raise _translate(error, directory, took_effect=False) from error
 
     def local_path(self, path: str) -> Path | None:
         """The file itself."""
-        return self._locate(path)
+        return Path(self._locate(path))
 
     def usage_bytes(self) -> int:
         """Measured once, then kept up to date with this process's own changes."""
@@ -197,7 +199,7 @@ class LocalStorage:
         """Begin a new object at its final name: nobody reads it before a manifest names it."""
         target = self._locate(path)
         try:
-            self._make_dirs(target.parent)
+            self._make_dirs(os.path.dirname(target))
             return LocalWriter(self, target, path, self._disk.open_new(target))
         except OSError as error:
             raise _translate(error, path, took_effect=False) from error
@@ -213,14 +215,14 @@ class LocalStorage:
             except FileExistsError:
                 raise AlreadyExistsError("object exists already", path=path) from None
             named = True
-            self._disk.sync_dir(target.parent)
+            self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
             raise _half_done(error, path, named=named) from error
         finally:
             self._discard(temporary)
         self._count(len(data))
 
-    def _name_new(self, temporary: Path, target: Path) -> None:
+    def _name_new(self, temporary: str, target: str) -> None:
         try:
             self._disk.link_new(temporary, target)
         except OSError as error:
@@ -232,7 +234,7 @@ class LocalStorage:
         """Replace atomically."""
         target = self._locate(path)
         try:
-            found = target.lstat()
+            found = os.lstat(target)
             _check_regular(found.st_mode, path)
             before = found.st_size
         except FileNotFoundError:
@@ -245,7 +247,7 @@ class LocalStorage:
             self._disk.rename(temporary, target)
             named = True
             if durable:
-                self._disk.sync_dir(target.parent)
+                self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
             raise _half_done(error, path, named=named) from error
         finally:
@@ -253,10 +255,10 @@ class LocalStorage:
                 self._discard(temporary)
         self._count(len(data) - before)
 
-    def _write_temporary(self, target: Path, path: str, data: bytes, *, durable: bool) -> Path:
-        temporary = target.parent / f"{paths.TEMPORARY_PREFIX}{self._ids.token()}"
+    def _write_temporary(self, target: str, path: str, data: bytes, *, durable: bool) -> str:
+        temporary = f"{os.path.dirname(target)}/{paths.TEMPORARY_PREFIX}{self._ids.token()}"
         try:
-            self._make_dirs(target.parent)
+            self._make_dirs(os.path.dirname(target))
             descriptor = self._disk.open_new(temporary)
             try:
                 self._disk.write(descriptor, data)
@@ -269,7 +271,7 @@ class LocalStorage:
             raise _translate(error, path, took_effect=False) from error
         return temporary
 
-    def _discard(self, temporary: Path) -> None:
+    def _discard(self, temporary: str) -> None:
         """A left-over temporary name is harmless; the next clean-up takes it."""
         try:
             self._disk.unlink(temporary)
@@ -279,12 +281,12 @@ class LocalStorage:
     def barrier(self, paths: Sequence[str]) -> None:
         """Files and the directories that lead to them become durable."""
         files = [self._locate(path) for path in dict.fromkeys(paths)]
-        top = len(str(self._root))
-        names = {name[:end] for name in map(str, files) for end in _cuts(name, top)}
-        directories = [Path(name) for name in sorted(names, key=len, reverse=True)]
+        top = len(self._root)
+        names = {name[:end] for name in files for end in _cuts(name, top)}
+        directories = sorted(names, key=len, reverse=True)
         try:
             for file in files:
-                _check_regular(file.lstat().st_mode, str(file))
+                _check_regular(os.lstat(file).st_mode, file)
             if self._whole and len(files) + len(directories) >= self._syncfs_from:
                 self._disk.sync_filesystem(self._handle())
                 return
@@ -303,7 +305,7 @@ class LocalStorage:
         """Remove one object and the directories that this leaves empty."""
         target = self._locate(path)
         try:
-            size = target.lstat().st_size
+            size = os.lstat(target).st_size
             self._disk.unlink(target)
         except FileNotFoundError:
             return
@@ -311,15 +313,15 @@ class LocalStorage:
             raise _translate(error, path, took_effect=None) from error
         self._count(-size)
         if path.count("/") > 2:  # below <pipeline>/<kind>/: only a checkpoint's own directories
-            self._remove_empty(target.parent, depth=path.count("/") - 2)
+            self._remove_empty(os.path.dirname(target), depth=path.count("/") - 2)
 
-    def _remove_empty(self, directory: Path, depth: int) -> None:
+    def _remove_empty(self, directory: str, depth: int) -> None:
         for _ in range(depth):
             try:
                 self._disk.remove_dir(directory)
             except OSError:
                 return
-            directory = directory.parent
+            directory = os.path.dirname(directory)
 
     def delete_many(self, paths: Iterable[str]) -> None:
         """Remove objects, one by one."""
@@ -330,7 +332,7 @@ class LocalStorage:
         """An flock on a file of the store; the kernel releases it when the process ends."""
         target = self._locate(path)
         try:
-            self._make_dirs(target.parent)
+            self._make_dirs(os.path.dirname(target))
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(target, flags, 0o644)
         except OSError as error:
@@ -344,7 +346,7 @@ class LocalStorage:
                 raise ConflictError(
                     "another process is writing to this pipeline",
                     kind="locked",
-                    path=str(target),
+                    path=target,
                     pid=holder,
                     asked_by=owner,
                     remedy="stop it first, or open with takeover=True to fence it",
@@ -365,14 +367,14 @@ class LocalStorage:
             raise StorageError("storage is closed", kind="closed", url=self.url)
         return self._descriptor
 
-    def _locate(self, path: str) -> Path:
+    def _locate(self, path: str) -> str:
         """The file of a path; refuses to walk through a symbolic link on the way."""
         target = f"{self._root}/{paths.check_relative(path)}"
-        end = len(str(self._root))
+        end = top = len(self._root)
         while (end := target.find("/", end + 1)) > 0:  # every directory below the root
-            if os.path.islink(target[:end]):  # noqa: PTH114 - ten times faster than pathlib
-                raise _symlink(target[len(str(self._root)) + 1 : end])
-        return Path(target)
+            if os.path.islink(target[:end]):
+                raise _symlink(target[top + 1 : end])
+        return target
 
     def _open(self, path: str) -> int:
         target = self._locate(path)
@@ -387,18 +389,18 @@ class LocalStorage:
             raise
         return descriptor
 
-    def _make_dirs(self, directory: Path) -> None:
+    def _make_dirs(self, directory: str) -> None:
         """Create missing directories, each made durable in its parent."""
-        missing: list[Path] = []
-        while not directory.exists():
+        missing: _Names = []
+        while not os.path.exists(directory):
             missing.append(directory)
-            directory = directory.parent
+            directory = os.path.dirname(directory)
         for path in reversed(missing):
             try:
                 self._disk.make_dir(path)
             except FileExistsError:
                 continue
-            self._disk.sync_dir(path.parent)
+            self._disk.sync_dir(os.path.dirname(path))
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -411,7 +413,7 @@ class LocalWriter(io.RawIOBase):
 
     _BUFFER_BYTES = 1 << 20
 
-    def __init__(self, storage: LocalStorage, target: Path, path: str, descriptor: int) -> None:
+    def __init__(self, storage: LocalStorage, target: str, path: str, descriptor: int) -> None:
         """Take over an open descriptor."""
         super().__init__()
         self._storage = storage
@@ -551,14 +553,14 @@ def _symlink(path: str) -> RefusedError:
     )
 
 
-def _missing_root(root: Path) -> HoldfastError:
-    if root.exists():
+def _missing_root(root: str) -> HoldfastError:
+    if os.path.exists(root):
         return InvalidInputError(
-            "not a directory", kind="not_a_directory", path=str(root),
+            "not a directory", kind="not_a_directory", path=root,
             remedy="give the directory that holds the pipelines",
         )  # fmt: skip
     return NotFoundError(
-        "directory does not exist", kind="no_root", path=str(root), remedy="check the path"
+        "directory does not exist", kind="no_root", path=root, remedy="check the path"
     )
 
 
