@@ -162,6 +162,15 @@ class ObjectStorage:
         except (remote.BaseError, OSError) as error:
             raise self._translate(error, path, took_effect=None) from error
 
+    def copy_new(self, source: str, target: str) -> None:
+        """Copy inside the store, without overwriting; not every store can refuse atomically."""
+        if self.exists(target):
+            raise AlreadyExistsError("object exists already", path=target)
+        try:
+            obstore.copy(self._store, check_relative(source), check_relative(target))
+        except (remote.BaseError, OSError) as error:
+            raise self._translate(error, source, took_effect=None) from error
+
     def put_stream(self, path: str, file: Any, size: int) -> None:
         """Send what a writer collected: conditionally while that is possible, else in parts."""
         try:

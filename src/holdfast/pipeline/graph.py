@@ -1,0 +1,238 @@
+"""The graph of a pipeline: what the user declared, checked before Spark starts.
+
+Invariants:
+- A node refers only to nodes that existed before it, so that there is no cycle.
+- Every source, stateful operator and sink has a name of its own; errors name it.
+- A stream either only adds rows, or carries a weight for each row (`changes`). Which one is known
+  from the graph alone: streams that only add rows never pay for a weight column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import InvalidInputError
+from holdfast.format.topology import Part, Topology, topology
+from holdfast.ids import check_name
+from holdfast.pipeline.aggregates import Aggregate
+from holdfast.pipeline.columns import check_columns, check_known
+
+WEIGHT = "__hf_weight"
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One step. `columns` is None where only Spark knows them; `changes`: rows carry weights."""
+
+    columns: list[str] | None
+    changes: bool
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The steps before this one."""
+        return ()
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    """Where rows come from."""
+
+    name: str
+    connector: Any
+    event_time: str | None = None
+    delay_us: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class StepNode(Node):
+    """Stateless DataFrame code; `text` describes it in the fingerprint."""
+
+    before: Node
+    apply: Callable[[Any], Any]
+    text: str
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The step before."""
+        return (self.before,)
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorNode(Node):
+    """A stateful operator with a name."""
+
+    name: str
+    before: Node
+    what: str
+    keys: tuple[str, ...]
+    params: Mapping[str, str] = field(default_factory=dict)
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    time: str | None = None
+    within_us: int | None = None
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The step before."""
+        return (self.before,)
+
+
+@dataclass(frozen=True, eq=False)
+class SinkNode(Node):
+    """Where rows go."""
+
+    name: str
+    before: Node
+    connector: Any
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The step before."""
+        return (self.before,)
+
+
+class Graph:
+    """All named parts of one pipeline."""
+
+    def __init__(self, pipeline: str) -> None:
+        """Begin empty."""
+        self.pipeline = check_name(pipeline, "pipeline name")
+        self.sources: list[SourceNode] = []
+        self.operators: list[OperatorNode] = []
+        self.sinks: list[SinkNode] = []
+
+    def add(self, node: SourceNode | OperatorNode | SinkNode) -> None:
+        """One more named part."""
+        check_name(node.name, _kind(node) + " name")
+        taken = {part.name: _kind(part) for part in [*self.sources, *self.operators, *self.sinks]}
+        if node.name in taken:
+            raise InvalidInputError(
+                "two parts of the pipeline have one name",
+                kind="duplicate_name",
+                pipeline=self.pipeline,
+                name=node.name,
+                first=taken[node.name],
+                second=_kind(node),
+                remedy="give every source, operator and sink a name of its own",
+            )
+        if isinstance(node, SourceNode):
+            self.sources.append(node)
+        elif isinstance(node, OperatorNode):
+            self.operators.append(node)
+        else:
+            self.sinks.append(node)
+
+    def check(self) -> None:
+        """What can only be seen when everything is declared."""
+        if not self.sources:
+            raise self._unfinished("no source", "declare one with pipe.source(...)")
+        if not self.sinks and not self.operators:
+            raise self._unfinished(
+                "nothing to do", "add a sink, or a stateful operator to be read as a view"
+            )
+        used = {id(node) for sink in self.sinks for node in upstream(sink)}
+        used |= {id(node) for operator in self.operators for node in upstream(operator)}
+        for source in self.sources:
+            if id(source) not in used:
+                raise self._unfinished(f"source {source.name} leads nowhere", "use it or remove it")
+
+    def _unfinished(self, what: str, remedy: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"the pipeline is not complete: {what}",
+            kind="incomplete_pipeline",
+            pipeline=self.pipeline,
+            remedy=remedy,
+        )
+
+    def topology(self, sub_traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
+        """What the fingerprint is taken from."""
+        parts = [
+            Part(
+                name=node.name, kind="source", what=node.connector.what,
+                schema=node.connector.schema_text, params=_event_time(node),
+            )
+            for node in self.sources
+        ]  # fmt: skip
+        for node in self.operators:
+            params = {**node.params, **_steps(node.before)}
+            parts.append(
+                Part(
+                    name=node.name, kind="operator", what=node.what, stateful=True,
+                    inputs=_named_inputs(node), keys=list(node.keys), params=params,
+                )
+            )  # fmt: skip
+            parts.extend(
+                Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
+                     inputs=[node.name])
+                for name in (sub_traces or {}).get(node.name, ())
+            )  # fmt: skip
+        parts.extend(
+            Part(
+                name=node.name, kind="sink", what=node.connector.what, inputs=_named_inputs(node),
+                params={**node.connector.params, **_steps(node.before)},
+            )
+            for node in self.sinks
+        )  # fmt: skip
+        return topology(*parts)
+
+
+def upstream(node: Node) -> list[Node]:
+    """A node and everything before it, each once, inputs first."""
+    found: dict[int, Node] = {}
+
+    def walk(current: Node) -> None:
+        for before in current.inputs:
+            walk(before)
+        found.setdefault(id(current), current)
+
+    walk(node)
+    return [*found.values()]
+
+
+def sources_of(node: Node) -> list[SourceNode]:
+    """The sources that feed a node."""
+    return [found for found in upstream(node) if isinstance(found, SourceNode)]
+
+
+def _kind(node: Node) -> str:
+    return {SourceNode: "source", OperatorNode: "operator", SinkNode: "sink"}[type(node)]
+
+
+def _named_inputs(node: Node) -> list[str]:
+    """The named parts directly before a node, looking through stateless steps."""
+    names = []
+    for before in node.inputs:
+        if isinstance(before, (SourceNode, OperatorNode)):
+            names.append(before.name)
+        else:
+            names.extend(_named_inputs(before))
+    return names
+
+
+def _steps(node: Node) -> dict[str, str]:
+    """The stateless steps between a part and the named ones before it, as text."""
+    texts = []
+    while isinstance(node, StepNode):
+        texts.append(node.text)
+        node = node.before
+    return {"steps": " | ".join(reversed(texts))} if texts else {}
+
+
+def _event_time(node: SourceNode) -> dict[str, str]:
+    if node.event_time is None:
+        return {}
+    return {"event_time": node.event_time, "delay_us": str(node.delay_us)}
+
+
+def checked_names(wanted: Sequence[str], before: Node, owner: str) -> list[str]:
+    """Columns that a step wants of the one before."""
+    names = list(wanted)
+    check_known(names, before.columns, owner)
+    return names
+
+
+def checked_output(names: list[str], owner: str) -> list[str]:
+    """Columns that a step gives."""
+    check_columns(names, owner)
+    return names

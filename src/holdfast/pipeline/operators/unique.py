@@ -1,0 +1,137 @@
+"""distinct and dedupe: every different row once, and the first row of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.pipeline.operators.work import (
+    DELETED,
+    HASH,
+    WEIGHT,
+    EpochContext,
+    Result,
+    changes_batch,
+    group_by_key,
+    weights_of,
+)
+from holdfast.state import TraceSchema
+
+
+@dataclass(frozen=True)
+class DistinctWork:
+    """A row shows while the sum of its weights is more than zero."""
+
+    name: str
+    row: Any
+    changes: bool
+
+    @property
+    def output(self) -> Any:
+        """The row, and a weight where rows can be taken back."""
+        return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """How often each row is there."""
+        return {self.name: TraceSchema.latest(self.row, pa.schema([("_count", pa.int64())]))}
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Rows whose count crossed zero."""
+        del context
+        if not rows.num_rows:
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output))
+        groups, columns = group_by_key(rows, self.row.names)
+        first = pa.array(groups.first())
+        keys = [column.take(first) for column in columns]
+        probe = pa.RecordBatch.from_arrays(
+            [rows.column(HASH).take(first), *keys], names=[HASH, *self.row.names]
+        )
+        answer = traces[self.name].lookup(probe)
+        kept = pc.fill_null(answer.values.column(0), 0).to_numpy(zero_copy_only=False)
+        before = np.where(answer.found, kept, 0)
+        after = before + groups.sums(weights_of(rows))
+        was, now = before > 0, after > 0
+        update = probe.append_column("_count", pa.array(after))
+        update = update.append_column(DELETED, pa.array(after == 0))
+        if not self.changes:  # only the first sight of a row matters
+            update = update.filter(pa.array(~was))
+        out = changes_batch(self.output, keys, was & ~now, keys, now & ~was)
+        counters = {
+            "keys": len(groups.starts), "keys_new": int((now & ~was).sum()),
+            "keys_gone": int((was & ~now).sum()),
+        }  # fmt: skip
+        return Result(out, {self.name: update}, counters)
+
+
+@dataclass(frozen=True)
+class DedupeWork:
+    """The first row of each key goes through; with a time bound, keys are forgotten."""
+
+    name: str
+    keys: Any
+    row: Any
+    time: str | None = None
+
+    @property
+    def output(self) -> Any:
+        """The rows as they came."""
+        return self.row
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """The keys that were seen, and when."""
+        if self.time is None:
+            return {self.name: TraceSchema.latest(self.keys, pa.schema([("_epoch", pa.int64())]))}
+        seen = pa.field("_seen", self.row.field(self.time).type)
+        return {
+            self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")
+        }
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Rows of keys that are not known yet; of several at once, the earliest."""
+        counters = {"late": 0}
+        if self.time is not None and rows.num_rows:
+            rows, counters["late"], newest = self._on_time(rows, context.bounds_us.get(self.name))
+            if newest is not None:
+                counters["time_max_us"] = newest
+        if not rows.num_rows:
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters)
+        groups, columns = group_by_key(rows, self.keys.names)
+        first = pa.array(groups.first())
+        probe = pa.RecordBatch.from_arrays(
+            [rows.column(HASH).take(first), *(c.take(first) for c in columns)],
+            names=[HASH, *self.keys.names],
+        )
+        answer = traces[self.name].lookup(probe)
+        fresh = pa.array(~answer.found)
+        chosen = rows.take(first).filter(fresh)
+        if self.time is None:
+            value = pa.array(np.full(chosen.num_rows, context.epoch, np.int64))
+            update = probe.filter(fresh).append_column("_epoch", value)
+        else:
+            update = probe.filter(fresh).append_column("_seen", chosen.column(self.time))
+        out = pa.RecordBatch.from_arrays(
+            [chosen.column(field.name).cast(field.type) for field in self.row], schema=self.row
+        )
+        counters |= {"keys": len(groups.starts), "keys_new": chosen.num_rows}
+        return Result(out, {self.name: update}, counters)
+
+    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, int, int | None]:
+        """Rows in order of time, without the late ones; nulls are never late and come last."""
+        times = rows.column(self.time).cast(pa.int64())
+        newest = pc.max(times).as_py()
+        if bound_us is not None:
+            late = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
+            count = pc.sum(late).as_py() or 0
+            if count:
+                rows, times = rows.filter(pc.invert(late)), times.filter(pc.invert(late))
+        else:
+            count = 0
+        order = pc.array_sort_indices(times, null_placement="at_end")
+        return rows.take(order), count, newest

@@ -1,0 +1,105 @@
+"""What an operator does inside a task: rows of an epoch in, changes and updates of state out.
+
+Invariants:
+- Work is plain data and importable code: it crosses to executors and knows nothing of Spark.
+- The same rows and the same state give the same changes; nothing is kept between epochs but traces.
+- Cost follows the number of rows and touched keys, never the size of the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state import TraceSchema
+from holdfast.state.keys import normalise
+from holdfast.state.rows import Groups, group_rows
+
+HASH = "__hf_hash"
+WEIGHT = "__hf_weight"
+DELETED = "__hf_deleted"
+
+
+@dataclass(frozen=True)
+class EpochContext:
+    """What a task must know about its epoch. Bounds: by trace, rows before this time are gone."""
+
+    epoch: int
+    bounds_us: Mapping[str, int | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one partition of an epoch came to."""
+
+    changes: Any
+    updates: Mapping[str, Any] = field(default_factory=dict)
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+class Work(Protocol):
+    """One operator, ready to run."""
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """What it keeps, by trace name; the first one is the view."""
+        ...
+
+    @property
+    def output(self) -> Any:
+        """Arrow schema of the changes, with the weight where rows can be taken back."""
+        ...
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Fold the rows of one partition in."""
+        ...
+
+
+def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:
+    """Rows of one batch by key, and the normalised key columns."""
+    hashes = rows.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64)
+    columns = [normalise(rows.column(name)) for name in keys]
+    return group_rows(hashes, columns), columns
+
+
+def group_numbers(groups: Groups, count: int) -> np.ndarray:
+    """The number of the group of each row."""
+    sizes = groups.ends - groups.starts
+    numbers = np.empty(count, np.int64)
+    numbers[groups.order] = np.repeat(np.arange(len(groups.starts)), sizes)
+    return numbers
+
+
+def weights_of(rows: Any) -> np.ndarray:
+    """The weight of each row; one where the stream only adds."""
+    index = rows.schema.get_field_index(WEIGHT)
+    if index < 0:
+        return np.ones(rows.num_rows, np.int64)
+    weights: np.ndarray = rows.column(index).to_numpy(zero_copy_only=False).astype(np.int64)
+    return weights
+
+
+def changes_batch(
+    schema: Any, old: list[Any] | None, gone: np.ndarray, new: list[Any], born: np.ndarray
+) -> Any:
+    """Rows taken back (weight -1) and rows given (weight +1), as one batch."""
+    keep = pa.array(np.flatnonzero(born))
+    added = [column.take(keep) for column in new]
+    if old is None or WEIGHT not in schema.names:
+        columns = added
+    else:
+        drop = pa.array(np.flatnonzero(gone))
+        removed = [column.take(drop) for column in old]
+        columns = [pa.concat_arrays([_whole(a), _whole(b)]) for a, b in zip(removed, added, strict=True)]
+        weights = np.concatenate([np.full(len(drop), -1), np.ones(len(keep))]).astype(np.int64)
+        columns.append(pa.array(weights))
+    columns = [c.cast(f.type) if c.type != f.type else c for c, f in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

@@ -1,0 +1,95 @@
+"""A user's function as a sink: it gets the rows of an epoch, the epoch and an idempotence key.
+
+Invariants:
+- Rows are staged durably first, so the function gets the same rows again after a crash.
+- The function may be called again for an epoch that it has seen, with the same key: it must bear that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from holdfast.checkpoint import PendingToken
+from holdfast.errors import InvalidInputError
+from holdfast.format.records import Replay
+from holdfast.pipeline.sinks.api import parse_token
+from holdfast.pipeline.stage import Place, storage_of
+from holdfast.storage.open import OBJECT_SCHEMES
+
+Handler = Callable[[Any, int, str], None]
+
+
+class Function:
+    """Calls `handler(rows, epoch, key)` for every epoch that has rows.
+
+    rows: a DataFrame; with `_weight` where rows can be taken back. key: the same for the same
+    rows, different for all others; write it with the rows and refuse what was written before.
+    deduplicates: say True only if the handler does that, also after a fall-back to an older
+    checkpoint: then epochs that were published can be run again.
+    """
+
+    what = "function"
+
+    def __init__(self, handler: Handler, *, deduplicates: bool = False) -> None:
+        """Remember the function."""
+        if not callable(handler):
+            raise InvalidInputError(
+                "a function sink needs a function", kind="not_callable",
+                value=repr(handler)[:80], remedy="give handler(rows, epoch, key)",
+            )  # fmt: skip
+        self.handler = handler
+        self.replay: Replay = "deduplicates" if deduplicates else "none"
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """The code of the function may change between runs."""
+        return {}
+
+    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> FunctionWriter:
+        """Begin to write."""
+        return FunctionWriter(name, pipeline, store, spark, self)
+
+
+class FunctionWriter:
+    """A function sink while the pipeline runs."""
+
+    def __init__(
+        self, name: str, pipeline: str, store: Place, spark: Any, sink: Function
+    ) -> None:
+        """Rows are staged beside the pipelines of the store."""
+        self._name, self._sink, self._spark = name, sink, spark
+        self._place = store
+        self._storage = storage_of(store)
+        self._root = f".staging/{pipeline}/{name}"
+
+    def staging(self, checkpoint: str) -> tuple[Place, str]:
+        """Below the root of the store, beside the pipelines."""
+        return self._place, f"{self._root}/{checkpoint}"
+
+    def commit(self, token: PendingToken) -> None:
+        """Call the function, then forget the staged rows."""
+        staged = parse_token(token)
+        if not staged.files:
+            return
+        self._storage.barrier(staged.files)
+        base = self._place.url
+        if base.split("://", 1)[0] in OBJECT_SCHEMES and base.startswith("s3://"):
+            base = "s3a://" + base.split("://", 1)[1]
+        rows = self._spark.read.parquet(*(f"{base}/{file}" for file in staged.files))
+        self._sink.handler(rows, int(token.epoch), f"{token.checkpoint}:{self._name}")
+
+    def tidy(self, keep: Collection[str]) -> None:
+        """Remove staged rows of other checkpoints."""
+        wanted = set(keep)
+        depth = self._root.count("/") + 1
+        stale = [
+            entry.path
+            for entry in self._storage.list(self._root)
+            if entry.path.split("/")[depth] not in wanted
+        ]
+        self._storage.delete_many(stale)
+
+    def retract(self, epochs: Collection[int]) -> None:
+        """A function cannot take anything back."""
+        del epochs

@@ -1,0 +1,148 @@
+"""Parquet files, one directory for each published epoch.
+
+Layout: `<path>/hf_epoch=<n>/part-....parquet`; staged files lie in `<path>/_staging/`, which Spark and
+other readers of Parquet directories skip. A plain `spark.read.parquet(path)` sees published epochs
+only; where rows can be taken back, the column `_weight` says +1 or -1.
+
+Invariants:
+- On local disk an epoch appears whole, by one rename of its directory. On an object store its files
+  appear one by one, by server-side copies; each exactly once.
+- Publishing again finds what is there and adds what is missing, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from holdfast.checkpoint import PendingToken
+from holdfast.errors import AlreadyExistsError, NotFoundError, StorageError
+from holdfast.format.records import Replay
+from holdfast.pipeline.sinks.api import parse_token
+from holdfast.pipeline.stage import Place
+from holdfast.storage import Storage, open_storage
+
+_STAGING = "_staging"
+
+
+class Parquet:
+    """A directory of Parquet files that grows by one subdirectory an epoch."""
+
+    what = "parquet"
+    replay: Replay = "retracts"
+
+    def __init__(self, path: str, *, storage_options: Mapping[str, Any] | None = None) -> None:
+        """`path` is a directory or an object-store prefix."""
+        self.path = str(path)
+        self.storage_options = dict(storage_options or {})
+
+    @property
+    def params(self) -> Mapping[str, str]:
+        """Where it writes may change between runs: the path is not part of the fingerprint."""
+        return {}
+
+    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> ParquetWriter:
+        """Begin to write."""
+        del pipeline, store, spark
+        return ParquetWriter(name, self)
+
+
+class ParquetWriter:
+    """A Parquet sink while the pipeline runs."""
+
+    def __init__(self, name: str, sink: Parquet) -> None:
+        """Open the directory."""
+        self._name = name
+        self._storage: Storage = open_storage(sink.path, options=sink.storage_options or None)
+        self._place = Place(self._storage.url, sink.storage_options)
+
+    def staging(self, checkpoint: str) -> tuple[Place, str]:
+        """Below `_staging`, by checkpoint."""
+        return self._place, f"{_STAGING}/{checkpoint}"
+
+    def commit(self, token: PendingToken) -> None:
+        """Make the staged directory the epoch's directory."""
+        staged = parse_token(token)
+        if not staged.files:
+            return
+        final = f"hf_epoch={token.epoch}"
+        local = self._storage.local_path(final)
+        if local is not None:
+            self._publish_local(staged.directory, staged.files, str(local), token)
+        else:
+            self._publish_remote(staged.files, final, token)
+
+    def _publish_local(
+        self, directory: str, files: list[str], final: str, token: PendingToken
+    ) -> None:
+        source = str(self._storage.local_path(directory))
+        if os.path.isdir(final) and not os.path.isdir(source):
+            return  # published before
+        wanted = {file.rsplit("/", 1)[1] for file in files}
+        try:
+            present = set(os.listdir(source))
+            if wanted - present:
+                raise self._lost(token, sorted(wanted - present)[0])
+            for extra in present - wanted:  # a try that lost
+                os.unlink(f"{source}/{extra}")
+            self._storage.barrier(files)
+            os.rename(source, final)
+        except FileNotFoundError as error:
+            raise self._lost(token, directory) from error
+        except OSError as error:
+            raise StorageError(
+                "the epoch cannot be published", kind="publish_failed", sink=self._name,
+                epoch=token.epoch, reason=str(error)[:200], retryable=True,
+            ) from error  # fmt: skip
+        self._sync(os.path.dirname(final))
+
+    def _sync(self, directory: str) -> None:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _publish_remote(self, files: list[str], final: str, token: PendingToken) -> None:
+        for file in files:
+            target = f"{final}/{file.rsplit('/', 1)[1]}"
+            try:
+                self._storage.copy_new(file, target)  # type: ignore[attr-defined]
+            except AlreadyExistsError:
+                continue
+            except NotFoundError as error:
+                if not self._storage.exists(target):
+                    raise self._lost(token, file) from error
+        self._storage.delete_many(files)
+
+    def _lost(self, token: PendingToken, path: str) -> NotFoundError:
+        return NotFoundError(
+            "staged rows of an epoch are gone", kind="staging_lost", sink=self._name,
+            epoch=token.epoch, path=path,
+            remedy="bring the _staging directory back; it must not be emptied by others",
+        )  # fmt: skip
+
+    def tidy(self, keep: Collection[str]) -> None:
+        """Remove staged files of other checkpoints."""
+        wanted = set(keep)
+        stale = [
+            entry.path
+            for entry in self._storage.list(_STAGING)
+            if entry.path.split("/")[1] not in wanted
+        ]
+        self._storage.delete_many(stale)
+        local = self._storage.local_path(_STAGING)
+        if local is not None and local.is_dir():
+            for child in local.iterdir():
+                if child.name not in wanted and child.is_dir() and not any(child.iterdir()):
+                    child.rmdir()
+
+    def retract(self, epochs: Collection[int]) -> None:
+        """Delete the directories of epochs that are not part of the history any more."""
+        for epoch in epochs:
+            name = f"hf_epoch={epoch}"
+            self._storage.delete_many([entry.path for entry in self._storage.list(name)])
+            local = self._storage.local_path(name)
+            if local is not None and local.is_dir():
+                local.rmdir()

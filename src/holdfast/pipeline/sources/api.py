@@ -1,0 +1,98 @@
+"""What the epoch loop asks of a source.
+
+Invariants:
+- A slice is bounded and can be read again with the same result until it is committed.
+- A position is taken after the slices that were read, never ahead of them.
+- `committed` is the only place where a source may forget or acknowledge: the checkpoint is durable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.checkpoint import Draft, StoreReader
+from holdfast.format.manifest import Manifest
+from holdfast.format.position import Position
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A bounded part of a source for one epoch. `detail` belongs to the source."""
+
+    source: str
+    rows: int | None
+    bytes: int
+    detail: Any
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What is left to read, in the source's own unit."""
+
+    done: int
+    total: int
+    unit: str
+
+
+class Source(Protocol):
+    """A declaration: plain data, no connection."""
+
+    @property
+    def what(self) -> str:
+        """Kind of connector, for the fingerprint."""
+        ...
+
+    @property
+    def schema_text(self) -> str:
+        """Schema as SQL writes it."""
+        ...
+
+    @property
+    def weight(self) -> str | None:
+        """Column that holds the weight of each row, if rows can be taken back."""
+        ...
+
+    def columns(self) -> list[str]:
+        """Column names without the weight."""
+        ...
+
+    def open(self, name: str) -> SourceReader:
+        """Begin to read from the very start."""
+        ...
+
+
+class SourceReader(Protocol):
+    """A source while the pipeline runs."""
+
+    def restore(self, manifest: Manifest, reader: StoreReader) -> None:
+        """Go to where a checkpoint stands."""
+        ...
+
+    def plan(self) -> Slice | None:
+        """The next slice, or None when there is nothing new."""
+        ...
+
+    def read(self, spark: Any, piece: Slice) -> Any:
+        """The rows of a slice as a DataFrame."""
+        ...
+
+    def advance(self, piece: Slice) -> None:
+        """The slice went through the operators: the position moves behind it."""
+        ...
+
+    def save(self, draft: Draft) -> Position:
+        """Put what does not fit a position into the draft; returns the position."""
+        ...
+
+    def committed(self, manifest: Manifest) -> None:
+        """A checkpoint with the saved position is durable."""
+        ...
+
+    def history(self) -> Slice | None:
+        """Everything up to the position, to fill a new operator; None where that is not possible."""
+        ...
+
+    def backlog(self) -> Backlog:
+        """How far it is."""
+        ...

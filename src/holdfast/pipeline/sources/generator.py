@@ -1,0 +1,125 @@
+"""A seeded generator: the same rows in every run, wherever it is resumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.checkpoint import Draft, StoreReader
+from holdfast.errors import IncompatibleError, InvalidInputError
+from holdfast.format.manifest import Manifest
+from holdfast.format.position import CounterPosition, Position
+from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.sources.api import Backlog, Slice
+
+_SEED = re.compile(r"\bseed\b")
+
+
+class Generator:
+    """Rows computed from their number.
+
+    columns: SQL expressions over `id` (0, 1, 2 ...) and `seed`, for example
+        `{"customer": "'c' || pmod(xxhash64(id, seed), 1000)", "amount": "pmod(id, 100) / 4.0"}`.
+        They must depend on nothing else: no rand(), no current time.
+    rows: how many in all; None for no end. rows_per_epoch: how many at a time.
+    weight: which of the columns is the weight of a row (+1 adds it, -1 takes it back).
+    """
+
+    what = "generator"
+
+    def __init__(
+        self,
+        columns: Mapping[str, str],
+        *,
+        rows: int | None = None,
+        rows_per_epoch: int = 10_000,
+        seed: int = 0,
+        weight: str | None = None,
+    ) -> None:
+        """Refuse what can never work."""
+        if not columns or rows_per_epoch < 1 or (rows is not None and rows < 0):
+            raise InvalidInputError(
+                "a generator needs columns, and a positive number of rows per epoch",
+                kind="invalid_generator",
+                remedy='for example Generator({"n": "id"}, rows=1000, rows_per_epoch=100)',
+            )
+        self.columns_sql = dict(columns)
+        self.rows, self.rows_per_epoch = rows, rows_per_epoch
+        self.seed, self.weight = int(seed), weight
+        check_columns(self.columns(), "generator")
+        if weight is not None and weight not in columns:
+            raise InvalidInputError(
+                "the weight is not one of the columns", kind="unknown_column", column=weight
+            )
+
+    @property
+    def schema_text(self) -> str:
+        """The expressions stand for the schema."""
+        return ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items()) + f"; seed {self.seed}"
+
+    def columns(self) -> list[str]:
+        """Column names without the weight."""
+        return [name for name in self.columns_sql if name != self.weight]
+
+    def open(self, name: str) -> GeneratorReader:
+        """Begin at row 0."""
+        return GeneratorReader(name, self)
+
+
+class GeneratorReader:
+    """A generator while the pipeline runs."""
+
+    def __init__(self, name: str, source: Generator) -> None:
+        """Begin at row 0."""
+        self._name = name
+        self._source = source
+        self._next = 0
+
+    def restore(self, manifest: Manifest, reader: StoreReader) -> None:
+        """Go to where a checkpoint stands."""
+        del reader
+        entry = manifest.source(self._name)
+        if entry is None:
+            return
+        if not isinstance(entry.position, CounterPosition):
+            raise IncompatibleError("the position is not a generator's", source=self._name)
+        self._next = entry.position.partitions.get("0", 0)
+
+    def plan(self) -> Slice | None:
+        """The next rows."""
+        stop = self._next + self._source.rows_per_epoch
+        if self._source.rows is not None:
+            stop = min(stop, self._source.rows)
+        if stop <= self._next:
+            return None
+        return Slice(self._name, stop - self._next, 0, (self._next, stop))
+
+    def read(self, spark: Any, piece: Slice) -> Any:
+        """The rows of a slice."""
+        start, stop = piece.detail
+        texts = [
+            f"{_SEED.sub(str(self._source.seed) + 'L', text)} AS `{name}`"
+            for name, text in self._source.columns_sql.items()
+        ]
+        return spark.range(start, stop).selectExpr(*texts)
+
+    def advance(self, piece: Slice) -> None:
+        """Behind the slice."""
+        self._next = piece.detail[1]
+
+    def save(self, draft: Draft) -> Position:
+        """The next row."""
+        del draft
+        return CounterPosition(partitions={"0": self._next})
+
+    def committed(self, manifest: Manifest) -> None:
+        """Nothing to acknowledge."""
+
+    def history(self) -> Slice | None:
+        """Everything so far can be made again."""
+        return Slice(self._name, self._next, 0, (0, self._next)) if self._next else None
+
+    def backlog(self) -> Backlog:
+        """Rows."""
+        return Backlog(self._next, self._source.rows or self._next, "rows")

@@ -1,0 +1,218 @@
+"""What runs inside a Spark task: rows of one partition in, one control row out.
+
+Invariants:
+- Everything that a task writes has a name that no other try of the task uses; the driver learns of
+  it from the control row of the try that won, so retries and speculation change nothing.
+- A task keeps nothing between epochs but open files of immutable runs.
+- Errors are Holdfast's own, with the operator, epoch and partition; they can be unpickled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.ids import CheckpointId, Epoch, RandomIds
+from holdfast.pipeline.operators.work import EpochContext, Work
+from holdfast.state import (
+    BagPartition,
+    LatestPartition,
+    RunCache,
+    RunInfo,
+    RunSource,
+    RunTarget,
+    TraceKind,
+)
+from holdfast.state.rows import one_batch
+from holdfast.storage import Storage, open_storage
+from holdfast.checkpoint.artifact import ArtifactWriter
+
+CONTROL = "__hf_control"
+
+
+@dataclass(frozen=True)
+class Place:
+    """A storage that a task opens by itself; options may hold secrets and are never stored."""
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cache: str | None = None
+    cache_bytes_max: int = 8 << 30
+
+
+@dataclass(frozen=True)
+class Staging:
+    """Where a sink's rows are staged by the task: `<directory>/part-<partition>-<attempt>`."""
+
+    sink: str
+    place: Place
+    directory: str
+
+
+class Staged(msgspec.Struct, frozen=True):
+    """One staged file."""
+
+    sink: str
+    path: str
+    size: int
+    sha256: str
+    rows: int
+
+
+class Control(msgspec.Struct, frozen=True):
+    """What one task reports."""
+
+    name: str
+    partition: int
+    runs: list[RunInfo] = []
+    staged: list[Staged] = []
+    counters: dict[str, int] = {}
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """Everything that a task needs to know. Crosses to executors."""
+
+    name: str
+    pipeline: str
+    place: Place
+    checkpoint: str
+    parent: str | None
+    epoch: int
+    partitions: int
+    work: Work | None
+    runs: Mapping[str, Sequence[RunInfo]] = field(default_factory=dict)
+    bounds_us: Mapping[str, int | None] = field(default_factory=dict)
+    staging: tuple[Staging, ...] = ()
+    emit: bool = False
+    durable: bool = False
+    fail_once: str | None = None
+
+
+_storages: dict[tuple[str, str], Storage] = {}
+_sources: dict[tuple[str, str, str], RunSource] = {}
+_ids = RandomIds()
+
+
+def storage_of(place: Place) -> Storage:
+    """The storage of a place, opened once in each worker process."""
+    key = (place.url, repr(sorted(place.options.items())))
+    found = _storages.get(key)
+    if found is None:
+        found = _storages[key] = open_storage(place.url, options=dict(place.options) or None)
+    return found
+
+
+def source_of(place: Place, pipeline: str) -> RunSource:
+    """Open runs of a pipeline, kept open between epochs."""
+    key = (place.url, repr(sorted(place.options.items())), pipeline)
+    found = _sources.get(key)
+    if found is None:
+        cache = None
+        if place.cache is not None:
+            cache = RunCache(place.cache, bytes_max=place.cache_bytes_max, ids=_ids)
+        found = _sources[key] = RunSource(storage_of(place), pipeline=pipeline, cache=cache)
+    return found
+
+
+def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
+    """The body of `mapInArrow`."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    partition = context.partitionId() if context else 0
+    try:
+        yield from _run(spec, partition, batches)
+    except HoldfastError as error:
+        error.facts.setdefault("operator", spec.name)
+        error.facts.setdefault("epoch", spec.epoch)
+        error.facts.setdefault("partition", partition)
+        raise
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InvalidInputError(
+            "an operator failed on its rows",
+            kind="operator_failed",
+            operator=spec.name,
+            epoch=spec.epoch,
+            partition=partition,
+            reason=f"{type(error).__name__}: {error}"[:500],
+        ) from error
+
+
+def _run(spec: StageSpec, partition: int, batches: Iterable[Any]) -> Iterator[Any]:
+    received = [batch for batch in batches if batch.num_rows]
+    counters = {"rows": sum(batch.num_rows for batch in received)}
+    runs: list[RunInfo] = []
+    changes = None
+    if spec.work is None:
+        changes = pa.Table.from_batches(received) if received else None
+    elif received or spec.emit:
+        rows = one_batch(pa.Table.from_batches(received)) if received else None
+        result = _work(spec, partition, rows) if rows is not None else None
+        if result is not None:
+            changes, runs = result[0], result[1]
+            counters |= result[2]
+    count = changes.num_rows if changes is not None else 0
+    counters["changes"] = count
+    staged = [_stage(spec, partition, target, changes) for target in spec.staging] if count else []
+    control = Control(spec.name, partition, runs, [s for s in staged if s], counters)
+    data = msgspec.json.encode(control)
+    if not spec.emit:
+        yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])
+        return
+    schema = spec.work.output if spec.work is not None else None
+    head = [pa.nulls(1, f.type) for f in schema]
+    names = [*schema.names, CONTROL]
+    yield pa.RecordBatch.from_arrays([*head, pa.array([data], pa.binary())], names=names)
+    if count:
+        table = changes
+        yield pa.RecordBatch.from_arrays([*table.columns, pa.nulls(count, pa.binary())], names=names)
+
+
+def _work(spec: StageSpec, partition: int, rows: Any) -> tuple[Any, list[RunInfo], dict[str, int]]:
+    work = spec.work
+    if work is None:
+        return rows, [], {}
+    source = source_of(spec.place, spec.pipeline)
+    storage = storage_of(spec.place)
+    opened = {}
+    for name, schema in work.traces.items():
+        kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
+        opened[name] = kind.open(
+            spec.runs.get(name, ()), source, schema, partition=partition,
+            partitions=spec.partitions, time_bound_us=spec.bounds_us.get(name),
+        )  # fmt: skip
+    result = work.process(rows, opened, EpochContext(spec.epoch, spec.bounds_us))
+    runs = []
+    for name, update in result.updates.items():
+        target = RunTarget(
+            checkpoint=CheckpointId(spec.checkpoint), operator=name, partition=partition,
+            partitions=spec.partitions, attempt=_ids.token(), epoch=Epoch(spec.epoch),
+            base=CheckpointId(spec.parent) if spec.parent else None, pipeline=spec.pipeline,
+        )  # fmt: skip
+        run = opened[name].apply(update, storage, target) if update.num_rows else None
+        if run is not None:
+            runs.append(run)
+            if spec.durable:
+                storage.barrier([f"{spec.pipeline}/{run.path}"])
+    return result.changes, runs, dict(result.counters)
+
+
+def _stage(spec: StageSpec, partition: int, target: Staging, changes: Any) -> Staged:
+    """Write the changes as one Parquet file below the sink's staging directory."""
+    storage = storage_of(target.place)
+    path = f"{target.directory}/part-{partition:05d}-{_ids.token()}.parquet"
+    table = pa.Table.from_batches([changes]) if isinstance(changes, pa.RecordBatch) else changes
+    names = ["_weight" if name == "__hf_weight" else name for name in table.schema.names]
+    writer = ArtifactWriter(storage, path)
+    with writer:
+        pq.write_table(table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd")
+    if spec.durable:
+        storage.barrier([path])
+    return Staged(target.sink, path, writer.size, writer.sha256, table.num_rows)

@@ -1,0 +1,220 @@
+"""What a user writes code with: a stream of rows, and the steps that make another one of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import InvalidInputError
+from holdfast.pipeline.aggregates import Aggregate
+from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.graph import (
+    WEIGHT,
+    Graph,
+    Node,
+    OperatorNode,
+    StepNode,
+    checked_names,
+    checked_output,
+)
+from holdfast.pipeline.durations import duration_us
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)
+
+
+class Stream:
+    """Rows that keep coming. Every method gives a new stream; nothing runs before `Pipeline.run`."""
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        """Use `Pipeline.source` and the methods of other streams."""
+        self._graph = graph
+        self.node = node
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Column names, as far as they are known without Spark."""
+        return self.node.columns
+
+    def where(self, condition: str) -> Stream:
+        """Rows for which a SQL condition holds."""
+        return self._step(lambda df: df.where(condition), f"where {condition}", self.node.columns)
+
+    def select(self, *columns: str) -> Stream:
+        """SQL expressions: names, or `expression AS name`."""
+        if not columns:
+            raise InvalidInputError("select needs a column", kind="no_columns", operator="select")
+        names = _output_names(columns)
+        plain = [text for text in columns if _PLAIN.fullmatch(text)]
+        checked_names(plain, self.node, "select")
+        if names is not None:
+            checked_output(names, "select")
+        keep = [WEIGHT] if self.node.changes else []
+        return self._step(
+            lambda df: df.selectExpr(*columns, *keep), f"select {', '.join(columns)}", names
+        )
+
+    def with_columns(self, **expressions: str) -> Stream:
+        """Add or replace columns by SQL expressions."""
+        from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+        names = None
+        if self.node.columns is not None:
+            new = [name for name in expressions if name not in self.node.columns]
+            names = checked_output([*self.node.columns, *new], "with_columns")
+        text = ", ".join(f"{name} = {text}" for name, text in expressions.items())
+        return self._step(
+            lambda df: df.withColumns({n: F.expr(e) for n, e in expressions.items()}),
+            f"with {text}",
+            names,
+        )
+
+    def transform(self, function: Callable[[Any], Any], *, text: str | None = None) -> Stream:
+        """Any row-wise DataFrame code, and joins with static DataFrames.
+
+        The function must treat rows one by one: no aggregation, no window, no limit. Where the
+        stream carries weights, the column `__hf_weight` must come out as it went in. `text` stands
+        for the function in the pipeline's fingerprint; by default its qualified name.
+        """
+        label = text or f"{getattr(function, '__module__', '?')}.{function.__qualname__}"
+
+        def apply(df: Any) -> Any:
+            after = function(df)
+            if WEIGHT in df.columns and WEIGHT not in after.columns:
+                raise InvalidInputError(
+                    "a transform dropped the weight of its rows",
+                    kind="weight_dropped",
+                    transform=label,
+                    remedy=f"keep the column {WEIGHT} of a stream with updates and deletes",
+                )
+            return after
+
+        return self._step(apply, f"transform {label}", None)
+
+    def join_static(
+        self, table: Any, on: str | list[str], how: str = "inner", *, name: str
+    ) -> Stream:
+        """Join with a DataFrame that does not change while the pipeline runs.
+
+        `table` is a DataFrame, or a function from the session to one. `how` is inner or left.
+        """
+        if how not in ("inner", "left", "leftsemi", "left_semi", "leftanti", "left_anti"):
+            raise InvalidInputError(
+                "a static join must keep the stream on its left side",
+                kind="unsupported_join",
+                how=how,
+                remedy="use inner, left, left_semi or left_anti",
+            )
+        keys = [on] if isinstance(on, str) else list(on)
+        checked_names(keys, self.node, name)
+
+        def apply(df: Any) -> Any:
+            other = table(df.sparkSession) if callable(table) else table
+            return df.join(other, keys, how)
+
+        return self._step(apply, f"join {name} on {', '.join(keys)} {how}", None)
+
+    def group_by(self, *keys: str) -> Grouped:
+        """Group by columns; follow with `.agg(...)`."""
+        if not keys:
+            raise InvalidInputError(
+                "group_by needs a column", kind="no_keys", operator="group_by",
+                remedy="for one total over everything, group by a constant column",
+            )  # fmt: skip
+        return Grouped(self._graph, self.node, keys)
+
+    def distinct(self, *, name: str) -> Stream:
+        """Every different row once."""
+        node = OperatorNode(
+            columns=self.node.columns, changes=self.node.changes, name=name, before=self.node,
+            what="distinct", keys=tuple(self.node.columns or ()),
+        )  # fmt: skip
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
+    def dedupe(
+        self, *keys: str, name: str, time: str | None = None, within: str | None = None
+    ) -> Stream:
+        """The first row of each key; with `time` and `within`, keys are forgotten after a while.
+
+        Rows whose time lies more than `within` behind the newest seen are late: whether they are
+        duplicates can no longer be known, so they are dropped and counted.
+        """
+        if not keys:
+            raise InvalidInputError("dedupe needs a key", kind="no_keys", operator=name)
+        if (time is None) != (within is None):
+            raise InvalidInputError(
+                "time and within go together", kind="invalid_bound", operator=name,
+                remedy="give both the column of event time and how long to remember a key",
+            )  # fmt: skip
+        if self.node.changes:
+            raise InvalidInputError(
+                "dedupe takes the first row for good, but these rows can be taken back",
+                kind="dedupe_of_changes", operator=name, remedy="use distinct, or dedupe earlier",
+            )  # fmt: skip
+        checked_names([*keys, *([time] if time else [])], self.node, name)
+        bound = {"time": time, "within_us": str(duration_us(within))} if time and within else {}
+        node = OperatorNode(
+            columns=self.node.columns, changes=False, name=name, before=self.node, what="dedupe",
+            keys=keys, params={k: str(v) for k, v in bound.items()}, time=time,
+            within_us=duration_us(within) if within else None,
+        )  # fmt: skip
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
+    def _step(
+        self, apply: Callable[[Any], Any], text: str, columns: list[str] | None
+    ) -> Stream:
+        node = StepNode(
+            columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
+        )
+        return Stream(self._graph, node)
+
+
+class Grouped:
+    """A stream that waits for its aggregates."""
+
+    def __init__(self, graph: Graph, before: Node, keys: tuple[str, ...]) -> None:
+        """Use `Stream.group_by`."""
+        self._graph = graph
+        self._before = before
+        self._keys = keys
+
+    def agg(self, *, name: str, **aggregates: Aggregate) -> Stream:
+        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`."""
+        checked_names(list(self._keys), self._before, name)
+        if not aggregates:
+            raise InvalidInputError(
+                "agg needs an aggregate", kind="no_aggregates", operator=name,
+                remedy='for example total=hf.sum("amount")',
+            )  # fmt: skip
+        for column, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise InvalidInputError(
+                    "not an aggregate", kind="not_an_aggregate", operator=name, column=column,
+                    value=repr(aggregate)[:80], remedy='use hf.sum("amount"), hf.count() and so on',
+                )  # fmt: skip
+            if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
+                checked_names([aggregate.expression], self._before, name)
+        columns = checked_output([*self._keys, *aggregates], name)
+        node = OperatorNode(
+            columns=columns, changes=True, name=name, before=self._before, what="aggregate",
+            keys=self._keys, params={k: str(v) for k, v in aggregates.items()},
+            aggregates=aggregates,
+        )  # fmt: skip
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
+
+def _output_names(columns: tuple[str, ...]) -> list[str] | None:
+    """Names that a select gives, or None where only Spark can tell."""
+    names = []
+    for text in columns:
+        if len(split_top(text)) > 1 or text.strip() == "*":
+            return None
+        plain, alias = _PLAIN.fullmatch(text.strip()), _ALIAS.fullmatch(text)
+        if plain is None and alias is None:
+            return None
+        names.append(text.strip() if plain else alias.group(1))  # type: ignore[union-attr]
+    return names
