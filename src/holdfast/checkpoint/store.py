@@ -96,8 +96,18 @@ class Store:
 
     # Committing
 
-    def draft(self, *, epoch: int | None = None, label: str | None = None) -> Draft:
-        """Begin the next checkpoint."""
+    def reserve(self) -> CheckpointId:
+        """An id for a checkpoint whose files are written before its draft begins."""
+        return self._around.ids.checkpoint_id(self._around.clock.wall_us())
+
+    def draft(
+        self,
+        *,
+        epoch: int | None = None,
+        label: str | None = None,
+        checkpoint: CheckpointId | None = None,
+    ) -> Draft:
+        """Begin the next checkpoint, under a reserved id where one is given."""
         self._catalog.check_alive()
         draft = Draft(
             home=self.reader.home,
@@ -106,7 +116,7 @@ class Store:
             settings=self.settings,
             topology=self.topology,
             parent=self._current,
-            checkpoint=self._around.ids.checkpoint_id(self._around.clock.wall_us()),
+            checkpoint=checkpoint or self.reserve(),
             epoch=Epoch(self.epoch_next if epoch is None else epoch),
             label=label,
         )

@@ -88,6 +88,6 @@ class SinkWriter(Protocol):
         """Remove what was staged by other checkpoints than these."""
         ...
 
-    def retract(self, epochs: Collection[int]) -> None:
-        """Take published epochs back that are not part of the history any more."""
+    def retract(self, after: int | None) -> None:
+        """Take back what was published after this epoch; None: nothing was committed yet."""
         ...

@@ -90,6 +90,6 @@ class FunctionWriter:
         ]
         self._storage.delete_many(stale)
 
-    def retract(self, epochs: Collection[int]) -> None:
+    def retract(self, after: int | None) -> None:
         """A function cannot take anything back."""
-        del epochs
+        del after

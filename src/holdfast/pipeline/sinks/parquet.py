@@ -13,17 +13,19 @@ Invariants:
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.checkpoint import PendingToken
-from holdfast.errors import AlreadyExistsError, NotFoundError, StorageError
+from holdfast.errors import AlreadyExistsError, NotFoundError, RefusedError, StorageError
 from holdfast.format.records import Replay
 from holdfast.pipeline.sinks.api import parse_token
 from holdfast.pipeline.stage import Place
 from holdfast.storage import Storage, open_storage
 
 _STAGING = "_staging"
+_EPOCH = re.compile(r"hf_epoch=(\d+)/")
 
 
 class Parquet:
@@ -138,9 +140,21 @@ class ParquetWriter:
                 if child.name not in wanted and child.is_dir() and not any(child.iterdir()):
                     child.rmdir()
 
-    def retract(self, epochs: Collection[int]) -> None:
+    def retract(self, after: int | None) -> None:
         """Delete the directories of epochs that are not part of the history any more."""
-        for epoch in epochs:
+        published = {
+            int(found.group(1))
+            for entry in self._storage.list("")
+            if (found := _EPOCH.match(entry.path)) is not None
+        }
+        if after is None and published:
+            raise RefusedError(
+                "the output has published epochs, but the store has no checkpoint",
+                kind="output_not_empty", sink=self._name, path=self._storage.url,
+                epochs=len(published),
+                remedy="give the store that wrote them, or choose an empty output directory",
+            )  # fmt: skip
+        for epoch in sorted(e for e in published if after is not None and e > after):
             name = f"hf_epoch={epoch}"
             self._storage.delete_many([entry.path for entry in self._storage.list(name)])
             local = self._storage.local_path(name)

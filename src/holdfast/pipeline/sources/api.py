@@ -57,6 +57,10 @@ class Source(Protocol):
         """Column names without the weight."""
         ...
 
+    def empty(self, spark: Any) -> Any:
+        """A DataFrame of the right shape without rows."""
+        ...
+
     def open(self, name: str) -> SourceReader:
         """Begin to read from the very start."""
         ...

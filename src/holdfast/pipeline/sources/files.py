@@ -83,6 +83,10 @@ class Files:
         """Column names without the weight."""
         return list(self._columns)
 
+    def empty(self, spark: Any) -> Any:
+        """A DataFrame of the right shape without rows."""
+        return spark.createDataFrame([], self.schema_text)
+
     def open(self, name: str) -> FilesReader:
         """Begin with every file unread."""
         return FilesReader(name, self)

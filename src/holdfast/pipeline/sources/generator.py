@@ -62,6 +62,18 @@ class Generator:
         """Column names without the weight."""
         return [name for name in self.columns_sql if name != self.weight]
 
+    def empty(self, spark: Any) -> Any:
+        """A DataFrame of the right shape without rows."""
+        return self.rows_between(spark, 0, 0)
+
+    def rows_between(self, spark: Any, start: int, stop: int) -> Any:
+        """Rows by number."""
+        texts = [
+            f"{_SEED.sub(str(self.seed) + 'L', text)} AS `{name}`"
+            for name, text in self.columns_sql.items()
+        ]
+        return spark.range(start, stop).selectExpr(*texts)
+
     def open(self, name: str) -> GeneratorReader:
         """Begin at row 0."""
         return GeneratorReader(name, self)
@@ -97,12 +109,7 @@ class GeneratorReader:
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The rows of a slice."""
-        start, stop = piece.detail
-        texts = [
-            f"{_SEED.sub(str(self._source.seed) + 'L', text)} AS `{name}`"
-            for name, text in self._source.columns_sql.items()
-        ]
-        return spark.range(start, stop).selectExpr(*texts)
+        return self._source.rows_between(spark, *piece.detail)
 
     def advance(self, piece: Slice) -> None:
         """Behind the slice."""

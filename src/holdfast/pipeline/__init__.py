@@ -1,0 +1,35 @@
+"""The pipeline on Spark. The only package that imports pyspark."""
+
+from holdfast.pipeline import sinks, sources
+from holdfast.pipeline.aggregates import (
+    Aggregate,
+    avg,
+    count,
+    count_distinct,
+    max,
+    min,
+    stddev,
+    sum,
+    variance,
+)
+from holdfast.pipeline.pipeline import Pipeline
+from holdfast.pipeline.report import EpochReport, RunSummary
+from holdfast.pipeline.stream import Stream
+
+__all__ = [
+    "Aggregate",
+    "EpochReport",
+    "Pipeline",
+    "RunSummary",
+    "Stream",
+    "avg",
+    "count",
+    "count_distinct",
+    "max",
+    "min",
+    "sinks",
+    "sources",
+    "stddev",
+    "sum",
+    "variance",
+]

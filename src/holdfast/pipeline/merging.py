@@ -1,0 +1,109 @@
+"""Merging runs beside the epochs, never inside one.
+
+Invariants:
+- At most one merge at a time; epochs never wait for it.
+- A merged run is durable before it is listed; until then the old runs are.
+- A merge that fails or is cancelled changes nothing but the space it leaves to the next clean-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from holdfast.ids import CheckpointId, Epoch, IdSource
+from holdfast.pipeline.stage import Place, source_of, storage_of
+from holdfast.state import (
+    BackgroundMerge,
+    MergePolicy,
+    RunInfo,
+    RunTarget,
+    TraceSchema,
+    plan_merge,
+    replace,
+    run_merge,
+)
+
+
+@dataclass
+class _Running:
+    trace: str
+    merge: BackgroundMerge
+
+
+class Merger:
+    """Keeps the run lists short."""
+
+    def __init__(
+        self, place: Place, pipeline: str, partitions: int, ids: IdSource,
+        reserve: Callable[[], CheckpointId], policy: MergePolicy | None = None,
+    ) -> None:  # fmt: skip
+        """Begin idle."""
+        self._place, self._pipeline, self._partitions = place, pipeline, partitions
+        self._ids, self._reserve = ids, reserve
+        self._policy = policy or MergePolicy()
+        self._running: _Running | None = None
+        self.merges = 0
+        self.error: BaseException | None = None
+
+    def collect(self, runs: dict[str, list[RunInfo]]) -> None:
+        """Put a finished merge into its list."""
+        running = self._running
+        if running is None or not running.merge.done:
+            return
+        self._running = None
+        try:
+            merged = running.merge.result()
+        except Exception as error:  # noqa: BLE001 - reported; the old runs are as good as before
+            self.error = error
+            return
+        if merged is not None:
+            runs[running.trace] = replace(runs[running.trace], merged)
+            self.merges += 1
+
+    def start(
+        self,
+        runs: Mapping[str, list[RunInfo]],
+        schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId,
+        bounds_us: Mapping[str, int | None],
+    ) -> None:
+        """Begin the next merge that is due, if none is running. All runs must be committed."""
+        if self._running is not None or self.error is not None:
+            return
+        for trace, schema in schemas.items():
+            for partition in range(self._partitions):
+                plan = plan_merge(runs.get(trace, []), partition, self._partitions, self._policy)
+                if plan is None:
+                    continue
+                target = RunTarget(
+                    checkpoint=self._reserve(), operator=trace, partition=partition,
+                    partitions=self._partitions, attempt=self._ids.token(),
+                    epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
+                )  # fmt: skip
+                bound = bounds_us.get(trace)
+
+                def work(
+                    stopped: Callable[[], bool], plan=plan, schema=schema, target=target, bound=bound
+                ) -> RunInfo | None:  # type: ignore[no-untyped-def]
+                    storage = storage_of(self._place)
+                    merged = run_merge(
+                        plan, storage, source_of(self._place, self._pipeline), schema, target,
+                        time_bound_us=bound, stopped=stopped,
+                    )  # fmt: skip
+                    if merged is not None:
+                        storage.barrier([f"{self._pipeline}/{merged.path}"])
+                    return merged
+
+                self._running = _Running(trace, BackgroundMerge(work))
+                return
+
+    def stop(self) -> None:
+        """Cancel what is running and wait for it."""
+        if self._running is not None:
+            self._running.merge.cancel()
+            try:
+                self._running.merge.result()
+            except Exception as error:  # noqa: BLE001 - reported
+                self.error = error
+            self._running = None

@@ -1,0 +1,225 @@
+"""`hf.Pipeline`: what a user declares, and how it is run."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint import Store, StoreReader, open_store, read_store
+from holdfast.errors import InvalidInputError, NotFoundError
+from holdfast.ids import VNODE_COUNT
+from holdfast.pipeline.durations import duration_us
+from holdfast.pipeline.engine import Engine
+from holdfast.pipeline.graph import Graph, SinkNode, SourceNode, checked_names
+from holdfast.pipeline.report import EpochReport, RunSummary
+from holdfast.pipeline.resolve import Resolved, resolve
+from holdfast.pipeline.session import RuntimeSettings, is_local, open_session
+from holdfast.pipeline.stage import Place
+from holdfast.pipeline.stream import Stream
+from holdfast.pipeline.view import View
+from holdfast.settings import Settings
+from holdfast.storage.open import OBJECT_SCHEMES
+
+log = logging.getLogger("holdfast.pipeline")
+
+DEFAULTS = Settings(epochs_max=1, log_bytes_min=0)
+
+
+class Pipeline:
+    """A named graph of sources, operators and sinks, with its checkpoints in a store.
+
+    store: a directory or an `s3://`, `gs://`, `az://` address. settings: how checkpoints are made;
+    by default one after each epoch (`epochs_max=1`); with `epochs_max=None` by `interval_ms`.
+    partitions: how many tasks share the state; may change between runs. master: Spark's master,
+    `local[*]` by default, or an `sc://` address. cache: where runs of a remote store are kept on
+    the executors' disks.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: str | Path,
+        *,
+        settings: Settings | None = None,
+        partitions: int | None = None,
+        master: str | None = None,
+        spark: Any = None,
+        spark_config: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache: str | None = None,
+    ) -> None:
+        """Declare a pipeline; nothing happens before `run`."""
+        self._graph = Graph(name)
+        self.name = name
+        self.settings = settings or DEFAULTS
+        if partitions is not None and not 1 <= partitions <= VNODE_COUNT:
+            raise InvalidInputError(
+                "the number of partitions is out of range", kind="invalid_partitions",
+                partitions=partitions, limit=VNODE_COUNT,
+            )  # fmt: skip
+        if not self.settings.incremental:
+            raise InvalidInputError(
+                "a pipeline's checkpoints are incremental", kind="not_incremental",
+                remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
+            )  # fmt: skip
+        self._partitions = partitions
+        self._master, self._spark, self._config = master, spark, dict(spark_config or {})
+        self._resolved: dict[str, Resolved] | None = None
+        text = str(store)
+        remote = "://" in text and not text.startswith("file://")
+        url = text if remote else str(Path(text.removeprefix("file://")).expanduser().absolute())
+        cached = cache or (str(Path.home() / ".cache" / "holdfast" / "runs") if remote else None)
+        self._place = Place(url, dict(storage_options or {}), cached)
+        if remote and text.split("://", 1)[0] not in OBJECT_SCHEMES:
+            raise InvalidInputError(
+                "a pipeline's store must be reachable from every task", kind="unknown_scheme",
+                store=text, remedy="use a directory, s3://, gs:// or az://",
+            )  # fmt: skip
+
+    # Declaring
+
+    def source(
+        self, name: str, connector: Any, *, event_time: str | None = None, delay: str = "0 seconds"
+    ) -> Stream:
+        """Where rows come from; `event_time` and `delay` make its watermark."""
+        node = SourceNode(
+            columns=connector.columns(), changes=connector.weight is not None, name=name,
+            connector=connector, event_time=event_time, delay_us=duration_us(delay),
+        )  # fmt: skip
+        if event_time is not None:
+            checked_names([event_time], node, name)
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
+    def sink(self, name: str, stream: Stream, connector: Any) -> None:
+        """Where rows go."""
+        if not isinstance(stream, Stream):
+            raise InvalidInputError(
+                "a sink needs a stream as its input", kind="sink_without_input", sink=name,
+                value=repr(stream)[:80], remedy="give what a source or an operator returned",
+            )  # fmt: skip
+        if stream._graph is not self._graph:  # noqa: SLF001 - one family
+            raise InvalidInputError(
+                "the stream belongs to another pipeline", kind="foreign_stream", sink=name
+            )
+        node = SinkNode(
+            columns=stream.columns, changes=stream.node.changes, name=name, before=stream.node,
+            connector=connector,
+        )  # fmt: skip
+        self._graph.add(node)
+
+    # Running
+
+    def session(self) -> Any:
+        """The Spark session of this pipeline."""
+        if self._spark is None:
+            self._spark = open_session(app=self.name, master=self._master, config=self._config)
+        return self._spark
+
+    def resolve(self) -> dict[str, Resolved]:
+        """Check the whole pipeline with Spark, without reading or writing anything."""
+        self._graph.check()
+        if self._resolved is None:
+            self._resolved = resolve(self._graph, self.session())
+        return self._resolved
+
+    def run(
+        self,
+        *,
+        forever: bool = False,
+        epochs: int | None = None,
+        poll_ms: int = 500,
+        resume: str | None = None,
+        accept_duplicates: bool = False,
+        takeover: bool = False,
+        on_epoch: Callable[[EpochReport], None] | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> RunSummary:
+        """Run until the sources are drained, or `forever`, or for some epochs.
+
+        resume: go back to this checkpoint first. on_epoch: called after each epoch. stop: asked
+        between epochs; True ends the run cleanly.
+        """
+        began = time.perf_counter()
+        self._graph.check()
+        spark = self.session()
+        runtime = RuntimeSettings(spark)
+        store: Store | None = None
+        engine: Engine | None = None
+        try:
+            resolved = self.resolve()
+            readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
+            store = open_store(
+                self._place.url, self.name, topology=self._graph.topology(_parts(resolved)),
+                settings=self.settings, resume=resume, accept_duplicates=accept_duplicates,
+                takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
+            )  # fmt: skip
+            writers = {
+                node.name: node.connector.open(node.name, self.name, self._place, spark)
+                for node in self._graph.sinks
+            }
+            engine = Engine(
+                spark=spark, graph=self._graph, resolved=resolved, store=store, place=self._place,
+                partitions=self._count(spark), readers=readers, writers=writers,
+                durable_tasks=not is_local(spark), on_epoch=on_epoch,
+            )  # fmt: skip
+            engine.start()
+            self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
+            engine.finish()
+            engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
+            return engine.summary
+        finally:
+            if engine is not None:
+                engine.close()
+            if store is not None:
+                store.close()
+            runtime.restore()
+
+    def _loop(
+        self, engine: Engine, *, forever: bool, epochs: int | None, poll_ms: int,
+        stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        done = 0
+        while not stop() and (epochs is None or done < epochs):
+            if engine.step() is not None:
+                done += 1
+            elif forever:
+                engine.finish()
+                time.sleep(poll_ms / 1_000)
+            else:
+                return
+
+    def _count(self, spark: Any) -> int:
+        if self._partitions is not None:
+            return self._partitions
+        try:
+            return min(VNODE_COUNT, max(1, int(spark.sparkContext.defaultParallelism)))
+        except Exception:  # noqa: BLE001 - Spark Connect has no context
+            return 8
+
+    # Looking
+
+    def reader(self) -> StoreReader:
+        """The pipeline's checkpoints, for reading."""
+        return read_store(self._place.url, self.name, options=dict(self._place.options) or None)
+
+    def view(self, operator: str, *, at: str = "latest") -> View:
+        """The state of an operator at a checkpoint: `.dataframe(spark)` or `.arrow()`."""
+        resolved = self.resolve().get(operator)
+        if resolved is None:
+            raise NotFoundError(
+                "no operator of that name", kind="no_operator", operator=operator,
+                known=",".join(self.resolve()) or "none",
+            )  # fmt: skip
+        return View(resolved, self._place, self.reader(), at, self._count(self.session()))
+
+
+def _parts(resolved: Mapping[str, Resolved]) -> dict[str, list[str]]:
+    """Traces of operators beside their views."""
+    return {
+        name: [trace for trace in found.work.traces if trace != name]
+        for name, found in resolved.items()
+    }

@@ -1,0 +1,41 @@
+"""What the epoch loop tells: one report for each epoch, and a summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.pipeline.sources.api import Backlog
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One epoch. `phases_ms`: where the time went; commit runs beside the next epoch."""
+
+    epoch: int
+    rows: int
+    changes: int
+    keys: int
+    late: int
+    bytes_new: int
+    phases_ms: dict[str, float]
+    backlog: dict[str, Backlog]
+    committed: bool = True
+
+    @property
+    def total_ms(self) -> float:
+        """Time on the critical path."""
+        return sum(ms for name, ms in self.phases_ms.items() if name != "commit")
+
+
+@dataclass
+class RunSummary:
+    """A whole run."""
+
+    epochs: int = 0
+    rows: int = 0
+    changes: int = 0
+    late: int = 0
+    resumed_from: int | None = None
+    last_epoch: int | None = None
+    milliseconds: float = 0.0
+    notes: list[str] = field(default_factory=list)

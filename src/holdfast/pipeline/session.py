@@ -1,0 +1,77 @@
+"""The Spark session: local by default, a cluster by `master`, Spark Connect by an `sc://` address."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.errors import InvalidInputError
+
+# What the epoch loop relies on; set on every session that Holdfast uses.
+RUNTIME = {
+    "spark.sql.adaptive.enabled": "false",  # partition numbers must stay what they are
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000000",  # one batch a task
+    "spark.sql.session.timeZone": "UTC",
+}
+_STATIC = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+}
+
+
+def open_session(
+    *, app: str, master: str | None = None, config: Mapping[str, str] | None = None
+) -> Any:
+    """A session for a pipeline; an active one is used as it is."""
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise InvalidInputError(
+            "pipelines need Spark", kind="missing_extra", remedy="pip install 'holdfast[spark]'"
+        ) from error
+    from holdfast.java import ensure_java
+
+    active = SparkSession.getActiveSession()
+    if active is not None and master is None:
+        return active
+    builder = SparkSession.builder.appName(f"holdfast-{app}")
+    if master is not None and master.startswith("sc://"):
+        builder = builder.remote(master)
+    else:
+        ensure_java()
+        # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
+        if (master or "local").startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.master(master or "local[*]")
+        for key, value in {**_STATIC, **RUNTIME, **(config or {})}.items():
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+class RuntimeSettings:
+    """Sets what the epoch loop relies on, and puts the user's values back afterwards."""
+
+    def __init__(self, spark: Any) -> None:
+        """Remember what was set before."""
+        self._spark = spark
+        self._before = {key: spark.conf.get(key, None) for key in RUNTIME}
+        for key, value in RUNTIME.items():
+            spark.conf.set(key, value)
+
+    def restore(self) -> None:
+        """Put the user's values back."""
+        for key, value in self._before.items():
+            if value is None:
+                self._spark.conf.unset(key)
+            else:
+                self._spark.conf.set(key, value)
+
+
+def is_local(spark: Any) -> bool:
+    """Whether tasks run on this machine, so that one barrier here covers what they wrote."""
+    try:
+        return str(spark.conf.get("spark.master", "")).startswith("local")
+    except Exception:  # noqa: BLE001 - Spark Connect may not tell: then tasks make their files durable
+        return False

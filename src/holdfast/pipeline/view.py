@@ -1,0 +1,78 @@
+"""The state of an operator as rows, at any retained checkpoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.checkpoint import StoreReader
+from holdfast.errors import NotFoundError
+from holdfast.pipeline.operators.aggregate import ROWS
+from holdfast.pipeline.resolve import Resolved, spark_schema
+from holdfast.pipeline.stage import Place, source_of
+from holdfast.state import TraceReader, runs_of
+from holdfast.state.partition import partition_range
+
+
+class View:
+    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table."""
+
+    def __init__(
+        self, resolved: Resolved, place: Place, reader: StoreReader, at: str, partitions: int
+    ) -> None:
+        """Find the runs; nothing is read yet."""
+        manifest = reader.manifest(at)
+        name = resolved.node.name
+        self.epoch = int(manifest.epoch)
+        self.checkpoint = manifest.checkpoint
+        self._pipeline = reader.home.pipeline
+        self._place, self._partitions = place, partitions
+        self._schema = resolved.work.traces[name]
+        self._runs = runs_of(manifest, name)
+        shown = [n for n in resolved.work.output.names if n in self._all]
+        if not shown:
+            raise NotFoundError("the operator keeps nothing to show", operator=name)
+        self.columns = shown
+
+    @property
+    def _all(self) -> list[str]:
+        return [*self._schema.keys.names, *self._schema.values.names]
+
+    def _trace(self) -> TraceReader:
+        return TraceReader(
+            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema
+        )
+
+    def arrow(self) -> Any:
+        """All rows as one Arrow table."""
+        table = self._trace().table()
+        return _present(table).select(self.columns)
+
+    def dataframe(self, spark: Any) -> Any:
+        """All rows as a Spark DataFrame, read by the executors."""
+        n, columns, trace_args = self._partitions, self.columns, (
+            self._runs, self._place, self._pipeline, self._schema,
+        )  # fmt: skip
+
+        def read(batches: Any) -> Any:
+            runs, place, pipeline, schema = trace_args
+            trace = TraceReader(runs=runs, source=source_of(place, pipeline), schema=schema)
+            for batch in batches:
+                for partition in batch.column(0).to_pylist():
+                    for rows in trace.batches(partition_range(partition, n)):
+                        yield _present(rows).select(columns)
+
+        fields = {f.name: f for f in [*self._schema.keys, *self._schema.values]}
+        shape = spark_schema(pa.schema([fields[name] for name in columns]))
+        return spark.range(0, n, 1, n).mapInArrow(read, shape)
+
+
+def _present(rows: Any) -> Any:
+    """Only what shows: groups and rows whose count is more than zero."""
+    for name in (ROWS, "_count"):
+        if name in rows.schema.names:
+            import pyarrow.compute as pc
+
+            return rows.filter(pc.greater(rows.column(name), 0))
+    return rows
