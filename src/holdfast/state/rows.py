@@ -1,0 +1,134 @@
+"""Batches of rows: put together, ordered by hash, grouped by identity.
+
+Invariants:
+- `group_rows` is stable: rows of one group keep the order in which they came, so that the last
+  one is the newest.
+- Rows with equal hashes and different identities end in different groups: hashes only order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InvalidInputError
+from holdfast.state.keys import row_codes, rows_equal
+
+
+def one_batch(rows: Any) -> Any:
+    """A record batch from a batch or a table, joining chunks."""
+    if isinstance(rows, pa.RecordBatch):
+        return rows
+    if not isinstance(rows, pa.Table):
+        raise InvalidInputError(
+            "rows must be an Arrow table or record batch",
+            kind="not_arrow",
+            type=type(rows).__name__,
+        )
+    batches = rows.combine_chunks().to_batches()
+    if not batches:
+        return empty_batch(rows.schema)
+    if len(batches) > 1:
+        raise InvalidInputError(
+            "one batch of rows cannot hold more than 2 GiB in a column",
+            kind="batch_too_large",
+            rows=rows.num_rows,
+            bytes=rows.nbytes,
+            remedy="use large_string and large_binary columns, or smaller epochs",
+        )
+    return batches[0]
+
+
+def empty_batch(schema: Any) -> Any:
+    """A batch without rows."""
+    return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+
+
+def join_batches(batches: Sequence[Any], schema: Any) -> Any:
+    """Batches one after the other as one."""
+    if len(batches) == 1:
+        return batches[0]
+    return one_batch(pa.Table.from_batches(batches, schema=schema))
+
+
+def take(batch: Any, index: np.ndarray) -> Any:
+    """Rows by position."""
+    return batch.take(pa.array(index))
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows in groups: `order` are row numbers, group i is order[starts[i] : ends[i]]."""
+
+    order: np.ndarray
+    starts: np.ndarray
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where each group ends."""
+        return np.append(self.starts[1:], len(self.order))
+
+    def first(self) -> np.ndarray:
+        """The oldest row of each group."""
+        return self.order[self.starts]
+
+    def last(self) -> np.ndarray:
+        """The newest row of each group."""
+        return self.order[self.ends - 1]
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """Sum of the weights of each group."""
+        if not len(self.order):
+            return np.zeros(0, np.int64)
+        return np.add.reduceat(weights[self.order], self.starts)
+
+
+def group_rows(hashes: np.ndarray, columns: Sequence[Any]) -> Groups:
+    """Rows ordered by hash and grouped by equal hash and equal columns."""
+    order = np.argsort(hashes, kind="stable")
+    ranked = hashes[order]
+    tied = ranked[1:] == ranked[:-1]
+    if not tied.any():
+        return Groups(order, np.arange(len(order)))
+    later = np.flatnonzero(tied) + 1
+    same = np.zeros(len(order), np.bool_)
+    same[later] = _pairs_equal(columns, order[later - 1], order[later])
+    mixed = np.zeros(len(order), np.bool_)
+    mixed[later] = ~same[later]
+    if mixed.any():
+        _split_mixed(order, ranked, same, mixed, columns)
+    return Groups(order, np.flatnonzero(~same))
+
+
+def _pairs_equal(columns: Sequence[Any], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    a, b = pa.array(left), pa.array(right)
+    return rows_equal([c.take(a) for c in columns], [c.take(b) for c in columns])
+
+
+def _split_mixed(
+    order: np.ndarray,
+    ranked: np.ndarray,
+    same: np.ndarray,
+    mixed: np.ndarray,
+    columns: Sequence[Any],
+) -> None:
+    """Reorder, in place, the hash groups that hold more than one identity."""
+    head = np.ones(len(order), np.bool_)
+    head[1:] = ranked[1:] != ranked[:-1]
+    group = np.cumsum(head) - 1
+    hit = np.zeros(int(group[-1]) + 1, np.bool_)
+    hit[group[mixed]] = True
+    places = np.flatnonzero(hit[group])
+    rows = order[places]
+    index = pa.array(rows)
+    codes = row_codes([c.take(index) for c in columns])
+    local = np.lexsort((codes, group[places]))
+    order[places] = rows[local]
+    codes = codes[local]
+    equal = np.zeros(len(places), np.bool_)
+    equal[1:] = (codes[1:] == codes[:-1]) & (group[places][1:] == group[places][:-1])
+    same[places] = equal
