@@ -87,7 +87,11 @@ class RunTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
-    """The facts of one whole run."""
+    """The facts of one whole run.
+
+    A merge whose rows all cancelled is a run without rows: it still replaces what it merged.
+    Its hash range is then the first hash of its vnodes.
+    """
 
     path: str
     size: int
@@ -105,6 +109,7 @@ class RunInfo:
     time_min_us: int | None = None
     time_max_us: int | None = None
     base: str | None = None
+    pipeline: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse facts that contradict each other."""
@@ -112,7 +117,7 @@ class RunInfo:
         TraceKind(self.trace)
         inside = self.vnodes.hash_low <= self.hash_min <= self.hash_max <= self.vnodes.hash_high
         times = (self.time_min_us is None) == (self.time_max_us is None)
-        if not (inside and times and self.rows > 0 and 0 <= self.epoch_low <= self.epoch_high):
+        if not (inside and times and self.rows >= 0 and 0 <= self.epoch_low <= self.epoch_high):
             raise InvalidInputError(
                 "facts of a run contradict each other",
                 kind="invalid_run_info",

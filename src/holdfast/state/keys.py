@@ -9,8 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,11 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 _types = pa.types
+_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 
 
 def plain_type(kind: Any, column: str) -> Any:
@@ -27,10 +30,14 @@ def plain_type(kind: Any, column: str) -> Any:
         return plain_type(kind.storage_type, column)
     if _types.is_dictionary(kind) or _types.is_run_end_encoded(kind):
         return plain_type(kind.value_type, column)
-    if kind == pa.string_view():
-        return pa.string()
-    if kind == pa.binary_view():
-        return pa.binary()
+    if kind in _VIEWS:
+        return _VIEWS[kind]
+    if _types.is_nested(kind):
+        return _plain_nested(kind, column)
+    return kind
+
+
+def _plain_nested(kind: Any, column: str) -> Any:
     if _types.is_struct(kind):
         return pa.struct([_plain_field(field, column) for field in kind])
     if _types.is_map(kind):
@@ -41,15 +48,13 @@ def plain_type(kind: Any, column: str) -> Any:
         return pa.large_list(_plain_field(kind.value_field, column))
     if _types.is_list(kind) or _types.is_list_view(kind):
         return pa.list_(_plain_field(kind.value_field, column))
-    if _types.is_union(kind):
-        raise InvalidInputError(
-            "union columns cannot be kept in state",
-            kind="unsupported_type",
-            column=column,
-            type=kind,
-            remedy="use a struct with one nullable field for each alternative",
-        )
-    return kind
+    raise InvalidInputError(
+        "union columns cannot be kept in state",
+        kind="unsupported_type",
+        column=column,
+        type=kind,
+        remedy="use a struct with one nullable field for each alternative",
+    )
 
 
 def _plain_field(field: Any, column: str) -> Any:
@@ -92,7 +97,7 @@ def _offset_mask(array: Any) -> np.ndarray | None:
     """A mask over n + 1 offsets: how Arrow marks null maps."""
     if not array.null_count:
         return None
-    return np.append(array.is_null().to_numpy(zero_copy_only=False), False)  # noqa: FBT003
+    return np.append(array.is_null().to_numpy(zero_copy_only=False), False)
 
 
 def _normal_floats(array: Any) -> Any:

@@ -13,14 +13,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.ids import VNODE_BITS, VNODE_COUNT
 from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 
 def partition_range(partition: int, partitions: int) -> VnodeRange:
@@ -101,11 +104,19 @@ def _ambiguous(run: RunInfo, other: RunInfo) -> IncompatibleError:
 
 
 def live_runs(runs: Sequence[RunInfo]) -> list[RunInfo]:
-    """The runs that are still read for at least one vnode, oldest first, each once."""
+    """The runs that still matter for at least one vnode, oldest first, each once.
+
+    A run without rows matters only as long as it replaces another that is still read elsewhere.
+    """
     seen: dict[str, RunInfo] = {}
     for segment in segments(runs):
         seen.setdefault(segment.run.path, segment.run)
-    return list(seen.values())
+    live = list(seen.values())
+    return [run for run in live if run.rows or any(_hides(run, other) for other in live)]
+
+
+def _hides(run: RunInfo, other: RunInfo) -> bool:
+    return run.covers(other) and run.vnodes.intersect(other.vnodes) is not None
 
 
 def layers(found: Sequence[Segment]) -> list[list[Segment]]:

@@ -8,15 +8,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
 from holdfast.state.keys import row_codes, rows_equal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def one_batch(rows: Any) -> Any:
@@ -74,11 +76,13 @@ class Groups:
 
     def first(self) -> np.ndarray:
         """The oldest row of each group."""
-        return self.order[self.starts]
+        rows: np.ndarray = self.order[self.starts]
+        return rows
 
     def last(self) -> np.ndarray:
         """The newest row of each group."""
-        return self.order[self.ends - 1]
+        rows: np.ndarray = self.order[self.ends - 1]
+        return rows
 
     def sums(self, weights: np.ndarray) -> np.ndarray:
         """Sum of the weights of each group."""
@@ -105,6 +109,8 @@ def group_rows(hashes: np.ndarray, columns: Sequence[Any]) -> Groups:
 
 
 def _pairs_equal(columns: Sequence[Any], left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    if not columns:
+        return np.ones(len(left), np.bool_)
     a, b = pa.array(left), pa.array(right)
     return rows_equal([c.take(a) for c in columns], [c.take(b) for c in columns])
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -54,6 +53,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     epoch_low: int
     epoch_high: int
     base: str | None
+    compression: str | None
 
 
 class BatchFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -176,6 +176,7 @@ class RunWriter:
             epoch_low=self._epochs[0],
             epoch_high=self._epochs[1],
             base=None if self._snapshot else self._target.base,
+            compression=self._options.compression,
         )
         stored = self._schema.stored.with_metadata({HEADER_KEY: msgspec.json.encode(header)})
         self._arrow_schema = stored
@@ -224,11 +225,8 @@ class RunWriter:
         """Rows written so far."""
         return sum(batch.rows for batch in self._batches)
 
-    def close(self) -> RunInfo | None:
-        """Make the run whole; without rows there is no run, and nothing stays."""
-        if not self._batches:
-            self.abort()
-            return None
+    def close(self) -> RunInfo:
+        """Make the run whole."""
         low, high = self._times if self._times and not self._timeless else (None, None)
         summary = RunSummary(
             rows=self.rows,
@@ -243,6 +241,10 @@ class RunWriter:
         self._writer.write_batch(empty, custom_metadata={SUMMARY_KEY: msgspec.json.encode(summary)})
         self._writer.close()
         self._object.close()
+        hash_min = hash_max = self._vnodes.hash_low
+        if self._batches:
+            hash_min = int(self._batches[0].hash_min, 16)
+            hash_max = int(self._batches[-1].hash_max, 16)
         return RunInfo(
             path=self._path,
             size=self._file.size,
@@ -252,8 +254,8 @@ class RunWriter:
             operator=self._target.operator,
             partition=self._target.partition,
             rows=summary.rows,
-            hash_min=int(self._batches[0].hash_min, 16),
-            hash_max=int(self._batches[-1].hash_max, 16),
+            hash_min=hash_min,
+            hash_max=hash_max,
             vnodes=self._vnodes,
             epoch_low=self._epochs[0],
             epoch_high=self._epochs[1],
@@ -290,7 +292,7 @@ def write_run(
     *,
     snapshot: bool = False,
     options: RunOptions | None = None,
-) -> RunInfo | None:
+) -> RunInfo:
     """Write one batch of stored rows, sorted by hash, as a run of the target's epoch."""
     invariant(rows.schema.names[0] == HASH, "rows are not stored rows")
     with RunWriter(storage, schema, target, vnodes, snapshot=snapshot, options=options) as writer:

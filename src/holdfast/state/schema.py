@@ -137,7 +137,7 @@ class TraceSchema:
         return pa.RecordBatch.from_arrays(columns, schema=self.stored)
 
     def times_us(self, batch: Any) -> Any:
-        """Event times of stored rows as int64 microseconds with nulls; None without such a column."""
+        """Event times of stored rows in microseconds, with nulls; None without such a column."""
         if self.time_column is None:
             return None
         column = batch.column(self.stored.get_field_index(self.time_column))
@@ -172,7 +172,8 @@ def _hashes(batch: Any) -> np.ndarray:
             nulls=None if column is None else column.null_count,
             remedy=f"add xxhash64 of the key columns as {HASH!r}",
         )
-    return column.to_numpy(zero_copy_only=False).view(np.uint64)
+    hashes: np.ndarray = column.to_numpy(zero_copy_only=False).view(np.uint64)
+    return hashes
 
 
 def _marker(batch: Any, name: str, *, bag: bool) -> Any:

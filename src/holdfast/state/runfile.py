@@ -1,0 +1,355 @@
+"""Reading runs: memory-mapped where there is a file, through the disk cache where there is none.
+
+Invariants:
+- Opening costs the same for a small and a large run: no data page is touched.
+- An uncompressed run is read in place; only the pages that are asked for come in.
+- Every failure is typed and names the file: missing, truncated, damaged, another schema, newer.
+- A reader never changes or repairs what it reads.
+
+Spec: spec/run-v1.md, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    IncompatibleError,
+    NotFoundError,
+    StorageError,
+)
+from holdfast.state.info import RunInfo, VnodeRange
+from holdfast.state.run import HEADER_KEY, RUN_FORMAT, SUMMARY_KEY, RunHeader, RunSummary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from holdfast.state.cache import RunCache
+    from holdfast.state.schema import TraceSchema
+    from holdfast.storage.api import StorageReader
+
+_REMEDY = (
+    "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
+)
+_READ_BYTES = 1 << 20
+_BATCHES_KEPT = 2
+
+
+class Verify(StrEnum):
+    """How much is checked when a run is opened.
+
+    STRUCTURE: size, framing, schema, facts; takes the same time for every size. DIGEST: also
+    SHA-256 over the whole file, once for each file in a process; reads every byte.
+    """
+
+    STRUCTURE = "structure"
+    DIGEST = "digest"
+
+
+class RunSource:
+    """Opens runs of one store; keeps nothing open itself.
+
+    `cache` is needed where the store has no local files. `shared` are the stores of other
+    pipelines whose runs a fork uses, by name.
+    """
+
+    def __init__(
+        self,
+        storage: StorageReader,
+        *,
+        cache: RunCache | None = None,
+        verify: Verify = Verify.STRUCTURE,
+        shared: Mapping[str, StorageReader] | None = None,
+    ) -> None:
+        """Remember where runs come from and how much to check."""
+        self.storage = storage
+        self._cache = cache
+        self._verify = verify
+        self._shared = dict(shared or {})
+        self._verified: set[tuple[str, int, int, int]] = set()
+
+    def open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
+        """Open one run."""
+        storage = self._storage_of(info)
+        local = storage.local_path(info.path)
+        if local is None and self._cache is not None:
+            local = self._cache.fetch(storage, info)
+        if local is not None:
+            return self._open_local(local, info, schema)
+        data = storage.get(info.path, bytes_max=info.size)
+        _check_size(len(data), info)
+        _check_digest(hashlib.sha256(data).hexdigest(), info)
+        return RunFile(pa.BufferReader(data), info, schema)
+
+    def _storage_of(self, info: RunInfo) -> StorageReader:
+        if info.pipeline is None:
+            return self.storage
+        found = self._shared.get(info.pipeline)
+        if found is None:
+            raise NotFoundError(
+                "the run belongs to another pipeline that was not given",
+                kind="unknown_pipeline",
+                path=info.path,
+                pipeline=info.pipeline,
+                remedy="pass its store in `shared`",
+            )
+        return found
+
+    def _open_local(self, local: Path, info: RunInfo, schema: TraceSchema) -> RunFile:
+        try:
+            found = local.stat()
+            _check_size(found.st_size, info)
+            if self._verify is Verify.DIGEST:
+                mark = (info.sha256, found.st_dev, found.st_ino, found.st_mtime_ns)
+                if mark not in self._verified:
+                    _check_digest(digest_file(local), info)
+                    self._verified.add(mark)
+            source = pa.memory_map(os.fspath(local))
+        except OSError as error:
+            raise_missing_or_storage(error, info)
+        return RunFile(source, info, schema)
+
+
+def digest_file(path: Path) -> str:
+    """SHA-256 of a file in bounded memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def raise_missing_or_storage(error: OSError, info: RunInfo) -> NoReturn:
+    """A failed system call as a typed error that names the run."""
+    if isinstance(error, FileNotFoundError):
+        raise NotFoundError(
+            "a run of the checkpoint is missing",
+            kind="run_missing",
+            path=info.path,
+            operator=info.operator,
+            remedy=_REMEDY,
+        ) from error
+    raise StorageError(
+        "a run cannot be read", kind="run_unreadable", path=info.path, reason=str(error)
+    ) from error
+
+
+def _check_size(actual: int, info: RunInfo) -> None:
+    if actual != info.size:
+        raise CorruptionError(
+            "the size of a run differs from its record",
+            kind="run_size_differs",
+            path=info.path,
+            expected=info.size,
+            actual=actual,
+            remedy=_REMEDY,
+        )
+
+
+def _check_digest(actual: str, info: RunInfo) -> None:
+    if actual != info.sha256:
+        raise CorruptionError(
+            "the digest of a run differs from its record",
+            kind="run_digest_differs",
+            path=info.path,
+            expected=info.sha256,
+            actual=actual,
+            remedy=_REMEDY,
+        )
+
+
+class RunFile:
+    """One open run."""
+
+    def __init__(self, source: Any, info: RunInfo, schema: TraceSchema) -> None:
+        """Read framing, header and summary; touch no rows."""
+        self.info, self.schema = info, schema
+        self._source = source
+        self._full: dict[int, Any] = {}
+        self._hash: dict[int, np.ndarray] = {}
+        self._reader = self._guard(lambda: pa.ipc.open_file(source))
+        header = self._header()
+        # A batch that is a view of the file costs nothing to keep; an unpacked one does.
+        self._kept = None if header.compression is None else _BATCHES_KEPT
+        self._check_schema()
+        self._summary = self._read_summary()
+        self._check_facts(header)
+        counts = [batch.rows for batch in self._summary.batches]
+        self.batch_starts = np.concatenate(([0], np.cumsum(counts)))
+        self.hash_mins = np.array([int(b.hash_min, 16) for b in self._summary.batches], np.uint64)
+        self.hash_maxs = np.array([int(b.hash_max, 16) for b in self._summary.batches], np.uint64)
+        self._hash_reader: Any = None
+
+    def _guard(self, read: Any) -> Any:
+        try:
+            return read()
+        except HoldfastError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+            raise self._corrupt("a run cannot be decoded", "run_undecodable", error) from error
+
+    def _corrupt(self, what: str, kind: str, reason: object) -> CorruptionError:
+        return CorruptionError(
+            what, kind=kind, path=self.info.path, reason=str(reason)[:300], remedy=_REMEDY
+        )
+
+    def _header(self) -> RunHeader:
+        raw = (self._reader.schema.metadata or {}).get(HEADER_KEY)
+        if raw is None:
+            raise self._corrupt("not a run", "run_undecodable", "no header in the Arrow schema")
+        try:
+            version = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
+            if isinstance(version, int) and version > RUN_FORMAT:
+                raise IncompatibleError(
+                    "a run was written by a newer Holdfast",
+                    kind="newer_format",
+                    path=self.info.path,
+                    format=version,
+                    supported=RUN_FORMAT,
+                    remedy="upgrade Holdfast; nothing was changed",
+                )
+            return msgspec.json.decode(raw, type=RunHeader)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._corrupt("header of a run is damaged", "run_undecodable", error) from error
+
+    def _check_schema(self) -> None:
+        expected, actual = self.schema.stored, self._reader.schema
+        if actual.equals(expected, check_metadata=False):
+            return
+        wanted = {f"{f.name}: {f.type}" for f in expected}
+        present = {f"{f.name}: {f.type}" for f in actual}
+        raise IncompatibleError(
+            "a run has another schema than its trace",
+            kind="run_schema_differs",
+            path=self.info.path,
+            missing="; ".join(sorted(wanted - present)) or None,
+            unexpected="; ".join(sorted(present - wanted)) or None,
+            order=None if wanted != present else "columns or nullability differ",
+            remedy="open the trace with the schema that it was written with",
+        )
+
+    def _read_summary(self) -> RunSummary:
+        def read() -> RunSummary:
+            count = self._reader.num_record_batches
+            last = self._reader.get_batch_with_custom_metadata(count - 1) if count else None
+            raw = (last.custom_metadata or {}).get(SUMMARY_KEY) if last else None
+            if last is None or raw is None or last.batch.num_rows:
+                raise self._corrupt("a run is not whole", "run_undecodable", "no summary")
+            summary = msgspec.json.decode(raw, type=RunSummary)
+            if len(summary.batches) != count - 1:
+                raise self._corrupt("a run is not whole", "run_undecodable", "batches differ")
+            return summary
+
+        summary: RunSummary = self._guard(read)
+        return summary
+
+    def _check_facts(self, header: RunHeader) -> None:
+        """The file and its record must tell the same story."""
+        info, summary = self.info, self._summary
+        batches, first = summary.batches, f"{info.vnodes.hash_low:016x}"
+        pairs = {
+            "trace": (info.trace, header.trace),
+            "keys": (len(self.schema.keys), header.keys),
+            "time_column": (self.schema.time_column, header.time_column),
+            "operator": (info.operator, header.operator),
+            "snapshot": (info.snapshot, header.snapshot),
+            "vnodes": (info.vnodes, VnodeRange(header.vnode_low, header.vnode_high)),
+            "epochs": ((info.epoch_low, info.epoch_high), (header.epoch_low, header.epoch_high)),
+            "rows": (info.rows, summary.rows),
+            "counted": (info.rows, sum(batch.rows for batch in batches)),
+            "hash_min": (f"{info.hash_min:016x}", batches[0].hash_min if batches else first),
+            "hash_max": (f"{info.hash_max:016x}", batches[-1].hash_max if batches else first),
+            "times": (
+                (info.time_min_us, info.time_max_us),
+                (summary.time_min_us, summary.time_max_us),
+            ),
+        }
+        wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        if info.trace != str(self.schema.kind):
+            raise IncompatibleError(
+                "a run belongs to another kind of trace",
+                kind="run_schema_differs",
+                path=info.path,
+                expected=str(self.schema.kind),
+                actual=info.trace,
+            )
+        if wrong:
+            raise CorruptionError(
+                "a run contradicts its record",
+                kind="run_facts_differ",
+                path=info.path,
+                **{
+                    name: f"{want} in the record, {got} in the file"
+                    for name, (want, got) in wrong.items()
+                },
+                remedy=_REMEDY,
+            )
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.info.rows
+
+    @property
+    def batch_count(self) -> int:
+        """How many record batches with rows."""
+        return len(self._summary.batches)
+
+    @property
+    def hashes_distinct(self) -> bool:
+        """Whether no two rows have the same hash."""
+        return self._summary.hashes_distinct
+
+    def batch(self, number: int) -> Any:
+        """One record batch; in place, unless the run is compressed."""
+        found = self._full.get(number)
+        if found is None:
+            found = self._guard(lambda: self._reader.get_batch(number))
+            self._check_batch(number, found.num_rows)
+            _keep(self._full, number, found, self._kept)
+        return found
+
+    def hashes(self, number: int) -> np.ndarray:
+        """The hashes of one record batch, without reading its other columns."""
+        found = self._hash.get(number)
+        if found is None:
+            if number in self._full:
+                batch = self._full[number]
+            else:
+                batch = self._guard(lambda: self._only_hashes().get_batch(number))
+                self._check_batch(number, batch.num_rows)
+            found = batch.column(0).to_numpy(zero_copy_only=False)
+            _keep(self._hash, number, found, self._kept)
+        return found
+
+    def _only_hashes(self) -> Any:
+        if self._hash_reader is None:
+            options = pa.ipc.IpcReadOptions(included_fields=[0])
+            self._hash_reader = pa.ipc.open_file(self._source, options=options)
+        return self._hash_reader
+
+    def _check_batch(self, number: int, rows: int) -> None:
+        if rows != self._summary.batches[number].rows:
+            raise self._corrupt(
+                "a record batch has another number of rows", "run_undecodable", f"batch {number}"
+            )
+
+    def close(self) -> None:
+        """Let go of the file; batches that are still in use keep their pages."""
+        self._full.clear()
+        self._hash.clear()
+        self._reader = self._hash_reader = None
+
+
+def _keep(kept: dict[int, Any], number: int, value: Any, limit: int | None) -> None:
+    if limit is not None:
+        while len(kept) >= limit:
+            kept.pop(next(iter(kept)))
+    kept[number] = value
