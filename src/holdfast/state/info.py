@@ -2,8 +2,10 @@
 
 Invariants:
 - A `RunInfo` is plain and frozen: it crosses Spark tasks and ends up in a manifest.
-- A run speaks for a range of vnodes and a range of epochs. For one vnode, a run whose epochs
-  contain another's replaces it: that is how a merge becomes visible.
+- A run speaks for a range of vnodes and a range of epochs. Its generation is 0 when an epoch
+  wrote it, and one more than that of everything merged into it otherwise. For one vnode, a run
+  whose epochs contain another's and whose generation is higher replaces it: that is how a merge
+  becomes visible.
 """
 
 from __future__ import annotations
@@ -106,6 +108,7 @@ class RunInfo:
     vnodes: VnodeRange
     epoch_low: int
     epoch_high: int
+    generation: int = 0
     time_min_us: int | None = None
     time_max_us: int | None = None
     base: str | None = None
@@ -117,7 +120,7 @@ class RunInfo:
         TraceKind(self.trace)
         inside = self.vnodes.hash_low <= self.hash_min <= self.hash_max <= self.vnodes.hash_high
         times = (self.time_min_us is None) == (self.time_max_us is None)
-        if not (inside and times and self.rows >= 0 and 0 <= self.epoch_low <= self.epoch_high):
+        if not (inside and times and min(self.rows, self.generation) >= 0 and 0 <= self.epoch_low <= self.epoch_high):
             raise InvalidInputError(
                 "facts of a run contradict each other",
                 kind="invalid_run_info",
@@ -134,9 +137,9 @@ class RunInfo:
         return "snapshot" if self.snapshot else "delta"
 
     def covers(self, other: RunInfo) -> bool:
-        """Whether this run's epochs contain those of the other, and more."""
-        mine, theirs = (self.epoch_low, self.epoch_high), (other.epoch_low, other.epoch_high)
-        return mine != theirs and mine[0] <= theirs[0] and theirs[1] <= mine[1]
+        """Whether this run is a merge that the other one went into."""
+        inside = self.epoch_low <= other.epoch_low and other.epoch_high <= self.epoch_high
+        return inside and self.generation > other.generation
 
     def overlaps(self, other: RunInfo) -> bool:
         """Whether any epoch belongs to both."""

@@ -55,6 +55,7 @@ def run_merge(
             target,
             plan.vnodes,
             epochs=(plan.epoch_low, plan.epoch_high),
+            generation=plan.generation,
             snapshot=plan.bottom,
             options=options,
         ) as writer:

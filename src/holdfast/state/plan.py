@@ -60,6 +60,7 @@ class MergePlan:
     vnodes: VnodeRange
     epoch_low: int
     epoch_high: int
+    generation: int
     bottom: bool
     bytes_estimate: int
 
@@ -145,6 +146,7 @@ def _plan(found: list[list[Segment]], span: tuple[int, int], within: VnodeRange)
         vnodes=within,
         epoch_low=min(run.epoch_low for run in runs),
         epoch_high=max(run.epoch_high for run in runs),
+        generation=1 + max(run.generation for run in runs),
         bottom=span[0] == 0,
         bytes_estimate=_bytes(chosen),
     )

@@ -52,6 +52,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     vnode_high: int
     epoch_low: int
     epoch_high: int
+    generation: int
     base: str | None
     compression: str | None
 
@@ -140,13 +141,14 @@ class RunWriter:
         vnodes: VnodeRange,
         *,
         epochs: tuple[int, int] | None = None,
+        generation: int = 0,
         snapshot: bool = False,
         options: RunOptions | None = None,
     ) -> None:
         """Begin the run; `epochs` are the first and last that it speaks for."""
         self._schema, self._target, self._vnodes = schema, target, vnodes
         self._epochs = epochs or (target.epoch, target.epoch)
-        self._snapshot = snapshot
+        self._generation, self._snapshot = generation, snapshot
         self._options = options or RunOptions()
         self._path = target.path(snapshot=snapshot)
         self._object = storage.create(self._path)
@@ -175,6 +177,7 @@ class RunWriter:
             vnode_high=self._vnodes.high,
             epoch_low=self._epochs[0],
             epoch_high=self._epochs[1],
+            generation=self._generation,
             base=None if self._snapshot else self._target.base,
             compression=self._options.compression,
         )
@@ -259,6 +262,7 @@ class RunWriter:
             vnodes=self._vnodes,
             epoch_low=self._epochs[0],
             epoch_high=self._epochs[1],
+            generation=self._generation,
             time_min_us=low,
             time_max_us=high,
             base=None if self._snapshot else self._target.base,

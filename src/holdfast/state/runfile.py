@@ -262,6 +262,7 @@ class RunFile:
             "snapshot": (info.snapshot, header.snapshot),
             "vnodes": (info.vnodes, VnodeRange(header.vnode_low, header.vnode_high)),
             "epochs": ((info.epoch_low, info.epoch_high), (header.epoch_low, header.epoch_high)),
+            "generation": (info.generation, header.generation),
             "rows": (info.rows, summary.rows),
             "counted": (info.rows, sum(batch.rows for batch in batches)),
             "hash_min": (f"{info.hash_min:016x}", batches[0].hash_min if batches else first),
