@@ -54,17 +54,17 @@ class BagPartition(TracePartition):
         if not self._views or not len(hashes):
             return BagAnswer(none, none, empty_batch(row_schema), len(hashes))
         probe = Probe(hashes, columns)
-        hits = all_rows(self._views, probe, range(len(self.schema.stored)))
+        hits = all_rows(self._views, probe, range(1, len(self.schema.stored)))
         rows, probes = hits.rows, probe.order[hits.positions]
         behind = self.schema.behind(rows, self.time_bound_us)
         if behind is not None and behind.any():
             rows, probes = take(rows, np.flatnonzero(~behind)), probes[~behind]
-        groups = group_rows(probes, [rows.column(i) for i in self.schema.value_indices])
-        sums = groups.sums(rows.column(1).to_numpy())
+        groups = group_rows(probes, [rows.column(i - 1) for i in self.schema.value_indices])
+        sums = groups.sums(rows.column(0).to_numpy())
         kept = np.flatnonzero(sums)
         first = groups.first()[kept]
         picks = pa.array(first)
-        taken = [rows.column(i).take(picks) for i in self.schema.identity_indices]
+        taken = [rows.column(i - 1).take(picks) for i in self.schema.identity_indices]
         answer = pa.RecordBatch.from_arrays(taken, schema=row_schema)
         return BagAnswer(probes[first], sums[kept], answer, len(hashes))
 

@@ -120,7 +120,8 @@ class RunInfo:
         TraceKind(self.trace)
         inside = self.vnodes.hash_low <= self.hash_min <= self.hash_max <= self.vnodes.hash_high
         times = (self.time_min_us is None) == (self.time_max_us is None)
-        if not (inside and times and min(self.rows, self.generation) >= 0 and 0 <= self.epoch_low <= self.epoch_high):
+        counts = min(self.rows, self.generation, self.epoch_low) >= 0
+        if not (inside and times and counts and self.epoch_low <= self.epoch_high):
             raise InvalidInputError(
                 "facts of a run contradict each other",
                 kind="invalid_run_info",

@@ -44,9 +44,11 @@ class LatestPartition(TracePartition):
             empty = [pa.nulls(size, field.type) for field in nullable]
             return LatestAnswer(found, _batch(empty, nullable, size))
         probe = Probe(hashes, columns)
-        stored = range(len(self.schema.stored))
-        hits = newest_rows(self._views, probe, stored)
-        live = ~hits.rows.column(1).to_numpy(zero_copy_only=False)
+        wanted = [1, *self.schema.value_indices]
+        if self.schema.time_column in self.schema.keys.names:
+            wanted.append(self.schema.stored.get_field_index(self.schema.time_column))
+        hits = newest_rows(self._views, probe, wanted)
+        live = ~hits.rows.column(0).to_numpy(zero_copy_only=False)
         behind = self.schema.behind(hits.rows, self.time_bound_us)
         if behind is not None:
             live &= ~behind
@@ -56,7 +58,7 @@ class LatestPartition(TracePartition):
         index[places] = np.flatnonzero(live)
         found[places] = True
         picks = pa.array(index, mask=~found)
-        values = [hits.rows.column(i).take(picks) for i in self.schema.value_indices]
+        values = [hits.rows.column(1 + i).take(picks) for i in range(len(nullable))]
         return LatestAnswer(found, _batch(values, nullable, size))
 
     def _combined(self, rows: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.keys import rows_equal
-from holdfast.state.rows import empty_batch, join_batches
+from holdfast.state.rows import empty_batch, hash_order, join_batches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Probe:
 
     def __init__(self, hashes: np.ndarray, columns: Sequence[Any]) -> None:
         """Sort once."""
-        self.order = np.argsort(hashes, kind="stable")
+        self.order = hash_order(hashes)
         self.hashes = hashes[self.order]
         index = pa.array(self.order)
         self.columns = [column.take(index) for column in columns]

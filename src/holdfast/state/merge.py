@@ -9,13 +9,13 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError
 from holdfast.state.partition import live_runs, segments
 from holdfast.state.run import RunOptions, RunWriter
 from holdfast.state.stream import Combine, combined
-from holdfast.state.view import RunView
+from holdfast.state.trace import views_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,35 +39,24 @@ def run_merge(
     stopped: Callable[[], bool] = lambda: False,
 ) -> RunInfo | None:
     """Merge as planned; None when it was stopped. `target` names the file and the partition."""
-    opened: dict[str, Any] = {}
-    try:
-        views = []
-        for segment in segments(plan.runs, plan.vnodes):
-            if segment.run.path not in opened:
-                opened[segment.run.path] = source.open(segment.run, schema)
-            view = RunView(opened[segment.run.path], segment.vnodes)
-            if not view.empty:
-                views.append(view)
-        how = Combine(bottom=plan.bottom, time_bound_us=time_bound_us)
-        with RunWriter(
-            storage,
-            schema,
-            target,
-            plan.vnodes,
-            epochs=(plan.epoch_low, plan.epoch_high),
-            generation=plan.generation,
-            snapshot=plan.bottom,
-            options=options,
-        ) as writer:
-            for rows in combined(views, schema, how, stopped):
-                writer.write(rows)
-            if stopped():
-                writer.abort()
-                return None
-            return writer.close()
-    finally:
-        for run in opened.values():
-            run.close()
+    views = views_of(segments(plan.runs, plan.vnodes), source, schema, keep=False)
+    how = Combine(bottom=plan.bottom, time_bound_us=time_bound_us)
+    with RunWriter(
+        storage,
+        schema,
+        target,
+        plan.vnodes,
+        epochs=(plan.epoch_low, plan.epoch_high),
+        generation=plan.generation,
+        snapshot=plan.bottom,
+        options=options,
+    ) as writer:
+        for rows in combined(views, schema, how, stopped):
+            writer.write(rows)
+        if stopped():
+            writer.abort()
+            return None
+        return writer.close()
 
 
 def replace(runs: Sequence[RunInfo], merged: RunInfo) -> list[RunInfo]:

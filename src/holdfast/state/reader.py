@@ -24,10 +24,10 @@ from holdfast.state.latest import LatestPartition
 from holdfast.state.partition import Segment, segments
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
 from holdfast.state.stream import WINDOW_BYTES, Combine, combined
-from holdfast.state.view import RunView
+from holdfast.state.trace import views_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from holdfast.state.runfile import RunSource
     from holdfast.state.schema import TraceSchema
@@ -45,14 +45,11 @@ class TraceReader:
 
     def batches(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Iterator[Any]:
         """Key and value columns (and the weights of a bag) as record batches, in hash order."""
-        views, opened = _open(segments(self.runs, vnodes), self.source, self.schema)
+        views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
         how = Combine(bottom=True, time_bound_us=self.time_bound_us, window_bytes=self.window_bytes)
         names = self.columns(hashes=hashes)
-        try:
-            for rows in combined(views, self.schema, how):
-                yield rows.select(names)
-        finally:
-            _close(opened)
+        for rows in combined(views, self.schema, how):
+            yield rows.select(names)
 
     def columns(self, *, hashes: bool = False) -> list[str]:
         """Names of the columns of `batches`."""
@@ -120,19 +117,16 @@ def _diff_bags(
 ) -> Iterator[Any]:
     """Rows of the older side count negative, and what both sides have cancels."""
     schema = before.schema
-    left, opened_left = _open(older, before.source, schema)
-    right, opened_right = _open(newer, after.source, schema)
+    left = views_of(older, before.source, schema, keep=False)
+    right = views_of(newer, after.source, schema, keep=False)
     how = Combine(
         bottom=True,
         signs=(-1,) * len(left) + (1,) * len(right),
         bounds=(before.time_bound_us,) * len(left) + (after.time_bound_us,) * len(right),
         window_bytes=before.window_bytes,
     )
-    try:
-        for rows in combined([*left, *right], schema, how):
-            yield rows.select(list(range(1, rows.num_columns)))
-    finally:
-        _close({**opened_left, **opened_right})
+    for rows in combined([*left, *right], schema, how):
+        yield rows.select(list(range(1, rows.num_columns)))
 
 
 def _diff_latest(
@@ -140,56 +134,31 @@ def _diff_latest(
 ) -> Iterator[Any]:
     """Only keys in unshared runs can differ: look those up on both sides and compare."""
     schema = before.schema
-    views, opened = _open([*older, *newer], before.source, schema)
+    views = views_of(older, before.source, schema, keep=False)
+    views += views_of(newer, after.source, schema, keep=False)
     how = Combine(bottom=False, window_bytes=before.window_bytes)
     sides = [
         LatestPartition.open(side.runs, side.source, schema, time_bound_us=side.time_bound_us)
         for side in (before, after)
     ]
     fields = [pa.field(WEIGHT, pa.int64(), nullable=False), *schema.keys, *schema.values]
-    try:
-        for rows in combined(views, schema, how):
-            old, new = (side.lookup(rows) for side in sides)
-            changed = old.found != new.found
-            both = old.found & new.found
-            if both.any():
-                changed |= both & ~_same_values(old.values, new.values, rows.num_rows)
-            pieces = []
-            for answer, weight in ((old, -1), (new, 1)):
-                index = pa.array(np.flatnonzero(answer.found & changed))
-                columns = [rows.column(i).take(index) for i in schema.key_indices]
-                columns += [column.take(index) for column in answer.values.columns]
-                weights = pa.array(np.full(len(index), weight, np.int64))
-                pieces.append(
-                    pa.RecordBatch.from_arrays([weights, *columns], schema=pa.schema(fields))
-                )
-            yield from (piece for piece in pieces if piece.num_rows)
-    finally:
-        _close(opened)
-        for side in sides:
-            side.close()
+    for rows in combined(views, schema, how):
+        old, new = (side.lookup(rows) for side in sides)
+        changed = old.found != new.found
+        both = old.found & new.found
+        if both.any():
+            changed |= both & ~_same_values(old.values, new.values, rows.num_rows)
+        for answer, weight in ((old, -1), (new, 1)):
+            index = pa.array(np.flatnonzero(answer.found & changed))
+            if not len(index):
+                continue
+            columns = [rows.column(i).take(index) for i in schema.key_indices]
+            columns += [column.take(index) for column in answer.values.columns]
+            weights = pa.array(np.full(len(index), weight, np.int64))
+            yield pa.RecordBatch.from_arrays([weights, *columns], schema=pa.schema(fields))
 
 
 def _same_values(left: Any, right: Any, count: int) -> np.ndarray:
     if not left.num_columns:
         return np.ones(count, np.bool_)
     return rows_equal(left.columns, right.columns)
-
-
-def _open(
-    found: Sequence[Segment], source: RunSource, schema: TraceSchema
-) -> tuple[list[RunView], dict[str, Any]]:
-    opened: dict[str, Any] = {}
-    views = []
-    for segment in found:
-        if segment.run.path not in opened:
-            opened[segment.run.path] = source.open(segment.run, schema)
-        view = RunView(opened[segment.run.path], segment.vnodes)
-        if not view.empty:
-            views.append(view)
-    return views, opened
-
-
-def _close(opened: dict[str, Any]) -> None:
-    for run in opened.values():
-        run.close()

@@ -79,24 +79,26 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class RunOptions:
     """How runs are written.
 
-    `rows_max` bounds one record batch, and with it the memory of a streaming read: smaller means
-    less memory and a little more work for each lookup. `compression` (lz4 or zstd) makes files
+    `rows_max` and `bytes_max` bound one record batch: smaller ones cost a little on each lookup,
+    larger ones cost memory where a compressed run is read. `compression` (lz4 or zstd) makes files
     on object stores smaller; a compressed run cannot be read in place, so on local disk it only
     costs.
     """
 
-    rows_max: int = 1 << 18
+    rows_max: int = 1 << 20
+    bytes_max: int = 32 << 20
     compression: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what can never work."""
-        if self.rows_max < 1 or self.compression not in COMPRESSIONS:
+        if min(self.rows_max, self.bytes_max) < 1 or self.compression not in COMPRESSIONS:
             raise InvalidInputError(
                 "options of a run are not usable",
                 kind="invalid_run_options",
                 rows_max=self.rows_max,
+                bytes_max=self.bytes_max,
                 compression=self.compression,
-                remedy="rows_max >= 1, compression one of None, 'lz4', 'zstd'",
+                remedy="rows_max >= 1, bytes_max >= 1, compression one of None, 'lz4', 'zstd'",
             )
 
 
@@ -189,8 +191,10 @@ class RunWriter:
     def write(self, rows: Any) -> None:
         """Append rows, which continue the order of those before."""
         rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._arrow_schema)
-        for start in range(0, rows.num_rows, self._options.rows_max):
-            self._write_batch(rows.slice(start, self._options.rows_max))
+        fitting = self._options.bytes_max * rows.num_rows // max(1, rows.nbytes)
+        step = max(1, min(self._options.rows_max, fitting))
+        for start in range(0, rows.num_rows, step):
+            self._write_batch(rows.slice(start, step))
 
     def _write_batch(self, batch: Any) -> None:
         hashes = batch.column(0).to_numpy(zero_copy_only=False)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -31,7 +32,7 @@ from holdfast.state.info import RunInfo, VnodeRange
 from holdfast.state.run import HEADER_KEY, RUN_FORMAT, SUMMARY_KEY, RunHeader, RunSummary
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from holdfast.state.cache import RunCache
@@ -57,10 +58,13 @@ class Verify(StrEnum):
 
 
 class RunSource:
-    """Opens runs of one store; keeps nothing open itself.
+    """Opens runs of one store, and keeps the ones used last open.
 
-    `cache` is needed where the store has no local files. `shared` are the stores of other
-    pipelines whose runs a fork uses, by name.
+    Runs never change, so a worker process that serves many epochs should keep one source: a run
+    that is still open needs no framing read and no page faults. `open_max` bounds how many; a
+    run that was deleted meanwhile holds its disk space until it is the least recently used or
+    `retain` drops it. `cache` is the disk cache, for stores without local files. `shared` are the
+    stores of other pipelines whose runs a fork uses, by name.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class RunSource:
         cache: RunCache | None = None,
         verify: Verify = Verify.STRUCTURE,
         shared: Mapping[str, StorageReader] | None = None,
+        open_max: int = 256,
     ) -> None:
         """Remember where runs come from and how much to check."""
         self.storage = storage
@@ -77,9 +82,34 @@ class RunSource:
         self._verify = verify
         self._shared = dict(shared or {})
         self._verified: set[tuple[str, int, int, int]] = set()
+        self._open_max = open_max
+        self._opened: dict[RunInfo, RunFile] = {}
+        self._lock = threading.Lock()
 
-    def open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
-        """Open one run."""
+    def open(self, info: RunInfo, schema: TraceSchema, *, keep: bool = True) -> RunFile:
+        """Open one run, or find it open; `keep` is for runs that will be asked for again."""
+        with self._lock:
+            found = self._opened.pop(info, None)
+            if found is not None:
+                self._opened[info] = found  # youngest again
+        if found is not None and found.schema == schema:
+            return found
+        run = self._open(info, schema)
+        if keep:
+            with self._lock:
+                self._opened[info] = run
+                while len(self._opened) > self._open_max:
+                    self._opened.pop(next(iter(self._opened)))
+        return run
+
+    def retain(self, runs: Iterable[RunInfo]) -> None:
+        """Let go of every open run that is not among these."""
+        wanted = set(runs)
+        with self._lock:
+            for info in [info for info in self._opened if info not in wanted]:
+                del self._opened[info]
+
+    def _open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
         storage = self._storage_of(info)
         local = storage.local_path(info.path)
         if local is None and self._cache is not None:
@@ -186,6 +216,7 @@ class RunFile:
         self.hash_mins = np.array([int(b.hash_min, 16) for b in self._summary.batches], np.uint64)
         self.hash_maxs = np.array([int(b.hash_max, 16) for b in self._summary.batches], np.uint64)
         self._hash_reader: Any = None
+        self._lock = threading.Lock()
 
     def _guard(self, read: Any) -> Any:
         try:
@@ -312,7 +343,7 @@ class RunFile:
         """One record batch; in place, unless the run is compressed."""
         found = self._full.get(number)
         if found is None:
-            found = self._guard(lambda: self._reader.get_batch(number))
+            found = self._guard(lambda: self._read_batch(self._reader, number))
             self._check_batch(number, found.num_rows)
             _keep(self._full, number, found, self._kept)
         return found
@@ -321,14 +352,20 @@ class RunFile:
         """The hashes of one record batch, without reading its other columns."""
         found = self._hash.get(number)
         if found is None:
-            if number in self._full:
-                batch = self._full[number]
+            if self._kept is None:
+                # In place, a whole batch costs no more than its framing; asking Arrow for one
+                # column would copy that column.
+                batch = self.batch(number)
             else:
-                batch = self._guard(lambda: self._only_hashes().get_batch(number))
+                batch = self._guard(lambda: self._read_batch(self._only_hashes(), number))
                 self._check_batch(number, batch.num_rows)
             found = batch.column(0).to_numpy(zero_copy_only=False)
             _keep(self._hash, number, found, self._kept)
         return found
+
+    def _read_batch(self, reader: Any, number: int) -> Any:
+        with self._lock:  # a merge thread and a lookup may share an open run
+            return reader.get_batch(number)
 
     def _only_hashes(self) -> Any:
         if self._hash_reader is None:
@@ -342,15 +379,9 @@ class RunFile:
                 "a record batch has another number of rows", "run_undecodable", f"batch {number}"
             )
 
-    def close(self) -> None:
-        """Let go of the file; batches that are still in use keep their pages."""
-        self._full.clear()
-        self._hash.clear()
-        self._reader = self._hash_reader = None
-
 
 def _keep(kept: dict[int, Any], number: int, value: Any, limit: int | None) -> None:
     if limit is not None:
         while len(kept) >= limit:
-            kept.pop(next(iter(kept)))
+            kept.pop(next(iter(kept)), None)
     kept[number] = value

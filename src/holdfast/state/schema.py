@@ -140,7 +140,7 @@ class TraceSchema:
         """Event times of stored rows in microseconds, with nulls; None without such a column."""
         if self.time_column is None:
             return None
-        column = batch.column(self.stored.get_field_index(self.time_column))
+        column = batch.column(batch.schema.get_field_index(self.time_column))
         zone = getattr(column.type, "tz", None)
         return column.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
 

@@ -20,13 +20,14 @@ from holdfast.state.run import RunOptions, write_run
 from holdfast.state.view import RunView
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
     from holdfast.state.info import RunInfo, RunTarget
+    from holdfast.state.partition import Segment
     from holdfast.state.rows import Groups
-    from holdfast.state.runfile import RunSource
+    from holdfast.state.runfile import RunFile, RunSource
     from holdfast.state.schema import TraceKind, TraceSchema
     from holdfast.storage.api import Storage
 
@@ -114,9 +115,8 @@ class TracePartition:
             )
 
     def close(self) -> None:
-        """Let go of the runs."""
-        for view in self._views:
-            view.run.close()
+        """Let go of the runs; the source decides what stays open."""
+        self._views = []
 
     def __enter__(self) -> Self:
         """Use as a context."""
@@ -139,13 +139,20 @@ def open_views(
     partition: int = 0,
     partitions: int = 1,
 ) -> list[RunView]:
-    """The slices of runs that one partition reads, oldest first; each run is opened once."""
-    opened: dict[str, Any] = {}
+    """The slices of runs that one partition reads, oldest first."""
+    return views_of(segments(runs, partition_range(partition, partitions)), source, schema)
+
+
+def views_of(
+    found: Iterable[Segment], source: RunSource, schema: TraceSchema, *, keep: bool = True
+) -> list[RunView]:
+    """Segments as views of open runs, in the same order; each run is opened once."""
+    opened: dict[str, RunFile] = {}
     views = []
-    for segment in segments(runs, partition_range(partition, partitions)):
+    for segment in found:
         run = opened.get(segment.run.path)
         if run is None:
-            run = opened[segment.run.path] = source.open(segment.run, schema)
+            run = opened[segment.run.path] = source.open(segment.run, schema, keep=keep)
         view = RunView(run, segment.vnodes)
         if not view.empty:
             views.append(view)

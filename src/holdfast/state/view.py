@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.state.search import lower_bound
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -56,7 +58,7 @@ class RunView:
         self, number: int, offset: int, probes: np.ndarray
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         hashes = self.run.hashes(number)
-        left = np.searchsorted(hashes, probes, side="left")
+        left = lower_bound(hashes, probes)
         if self.run.hashes_distinct:
             hit = np.flatnonzero(hashes[np.minimum(left, len(hashes) - 1)] == probes)
             if len(hit):
