@@ -6,6 +6,7 @@ vnodes), then `latest` and `bag` (what an operator calls).
 
 from holdfast.state.bag import BagAnswer, BagPartition
 from holdfast.state.cache import RunCache
+from holdfast.state.checkpoint import entry_of, info_of, put_trace, runs_of
 from holdfast.state.info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
 from holdfast.state.latest import LatestAnswer, LatestPartition
 from holdfast.state.merge import BackgroundMerge, replace, run_merge
@@ -21,6 +22,7 @@ from holdfast.state.reader import TraceReader, diff
 from holdfast.state.run import RunOptions
 from holdfast.state.runfile import RunSource, Verify
 from holdfast.state.schema import DELETED, HASH, WEIGHT, TraceKind, TraceSchema
+from holdfast.state.small import SmallState
 
 __all__ = [
     "ALL_VNODES",
@@ -39,19 +41,24 @@ __all__ = [
     "RunOptions",
     "RunSource",
     "RunTarget",
+    "SmallState",
     "TraceKind",
     "TraceReader",
     "TraceSchema",
     "Verify",
     "VnodeRange",
     "diff",
+    "entry_of",
     "expired_runs",
+    "info_of",
     "live_runs",
     "partition_range",
     "partition_table",
     "plan_compaction",
     "plan_merge",
+    "put_trace",
     "replace",
     "run_merge",
+    "runs_of",
     "vnodes_of",
 ]

@@ -49,7 +49,7 @@ class RunCache:
         except OSError as error:
             raise self._failed(error) from error
 
-    def fetch(self, storage: StorageReader, info: RunInfo) -> Path:
+    def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> Path:
         """The local file of a run, downloaded and verified if it is not there yet."""
         path = self._directory / f"{info.sha256}{_SUFFIX}"
         try:
@@ -57,7 +57,7 @@ class RunCache:
                 return path
             partial = self._directory / f"{_PARTIAL}{self._ids.token()}"
             try:
-                self._download(storage, info, partial)
+                self._download(storage, source, info, partial)
                 with self._locked():
                     self._evict(info.size, keep=path.name)
                     partial.replace(path)
@@ -80,14 +80,14 @@ class RunCache:
             os.utime(path)  # the clock hand of eviction: least recently used goes first
         return True
 
-    def _download(self, storage: StorageReader, info: RunInfo, partial: Path) -> None:
-        actual_size = storage.stat(info.path).size
+    def _download(self, storage: StorageReader, source: str, info: RunInfo, partial: Path) -> None:
+        actual_size = storage.stat(source).size
         if actual_size != info.size:
             raise _differs("size", "run_size_differs", info, info.size, actual_size)
         digest = hashlib.sha256()
         with partial.open("xb") as file:
             for start in range(0, info.size, CHUNK_BYTES):
-                chunk = storage.get_range(info.path, start, min(CHUNK_BYTES, info.size - start))
+                chunk = storage.get_range(source, start, min(CHUNK_BYTES, info.size - start))
                 digest.update(chunk)
                 file.write(chunk)
         if digest.hexdigest() != info.sha256:

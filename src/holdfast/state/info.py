@@ -70,6 +70,7 @@ class RunTarget:
 
     `attempt` comes from `IdSource.token()` and is new for each try, so that a retried or
     speculative task never reuses a name. `base` is the checkpoint that a delta builds on.
+    `pipeline` is the directory below the storage's root; None when the storage begins there.
     """
 
     checkpoint: CheckpointId
@@ -79,12 +80,18 @@ class RunTarget:
     attempt: str
     epoch: Epoch
     base: CheckpointId | None = None
+    pipeline: str | None = None
 
     def path(self, *, snapshot: bool) -> str:
-        """The run's path inside the store."""
+        """The run's path inside the pipeline."""
         return paths.run(
             self.checkpoint, self.operator, self.partition, self.attempt, snapshot=snapshot
         )
+
+
+def object_path(pipeline: str | None, path: str) -> str:
+    """A path inside a pipeline, as the storage knows it."""
+    return path if pipeline is None else f"{paths.pipeline_dir(pipeline)}/{path}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +99,8 @@ class RunInfo:
     """The facts of one whole run.
 
     A merge whose rows all cancelled is a run without rows: it still replaces what it merged.
-    Its hash range is then the first hash of its vnodes.
+    Its hash range is then the first hash of its vnodes. `path` is relative to the pipeline's
+    directory; `pipeline` is set when a fork shares the run of another pipeline.
     """
 
     path: str

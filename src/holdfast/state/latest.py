@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.lookup import Probe, newest_rows
-from holdfast.state.rows import empty_batch, group_rows
+from holdfast.state.rows import empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import TracePartition, combine_latest
 
@@ -66,7 +66,11 @@ class LatestPartition(TracePartition):
             return empty_batch(rows.schema)
         hashes = rows.column(0).to_numpy()
         groups = group_rows(hashes, [rows.column(i) for i in self.schema.key_indices])
-        return combine_latest(rows, groups)
+        newest = combine_latest(rows, groups)
+        if not self._fresh:
+            return newest
+        deleted = newest.column(1).to_numpy(zero_copy_only=False)
+        return take(newest, np.flatnonzero(~deleted)) if deleted.any() else newest
 
 
 def _batch(columns: list[Any], schema: Any, rows: int) -> Any:

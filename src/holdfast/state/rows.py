@@ -72,7 +72,7 @@ class Groups:
     @property
     def ends(self) -> np.ndarray:
         """Where each group ends."""
-        return np.append(self.starts[1:], len(self.order))
+        return np.append(self.starts[1:], len(self.order))[: len(self.starts)]
 
     def first(self) -> np.ndarray:
         """The oldest row of each group."""

@@ -6,8 +6,8 @@ Invariants:
 - Hashes never decrease along a run. A latest run holds a key once; a bag run holds a row once,
   with a weight that is not zero.
 - The last record batch has no rows: its metadata is the summary. A file without it is not whole.
-- Opening checks size, structure, schema and facts; the digest is checked where asked for, since
-  that reads every byte. Every failure names the file.
+- Every byte that an answer depends on is covered by a checksum of its own, so that a reader can
+  check what it touches without reading the rest.
 
 Spec: spec/run-v1.md.
 """
@@ -15,6 +15,7 @@ Spec: spec/run-v1.md.
 from __future__ import annotations
 
 import hashlib
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError, invariant
-from holdfast.state.info import RunInfo, RunTarget, VnodeRange
+from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 RUN_FORMAT = 1
 HEADER_KEY = b"holdfast.run"
 SUMMARY_KEY = b"holdfast.summary"
+SUMMARY_CRC_KEY = b"holdfast.summary.crc32"
+_MAGIC = b"ARROW1\0\0"
 COMPRESSIONS = (None, "lz4", "zstd")
 
 
@@ -58,11 +61,17 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class BatchFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Rows, smallest and largest hash (16 hexadecimal digits) of one record batch."""
+    """One record batch: rows, smallest and largest hash (16 hexadecimal digits), its place.
+
+    `crc32` covers the `length` bytes from `offset` on: the batch's message, framing included.
+    """
 
     rows: int
     hash_min: str
     hash_max: str
+    offset: int
+    length: int
+    crc32: int
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -80,13 +89,14 @@ class RunOptions:
     """How runs are written.
 
     `rows_max` and `bytes_max` bound one record batch: smaller ones cost a little on each lookup,
-    larger ones cost memory where a compressed run is read. `compression` (lz4 or zstd) makes files
+    larger ones cost memory where a compressed run is read, and time for the first touch, which
+    checks a whole batch. `compression` (lz4 or zstd) makes files
     on object stores smaller; a compressed run cannot be read in place, so on local disk it only
     costs.
     """
 
     rows_max: int = 1 << 20
-    bytes_max: int = 32 << 20
+    bytes_max: int = 16 << 20
     compression: str | None = None
 
     def __post_init__(self) -> None:
@@ -107,17 +117,25 @@ class _Digesting:
 
     closed = False
 
-    def __init__(self, sink: ObjectWriter) -> None:
+    def __init__(self, sink: ObjectWriter, head: int) -> None:
         self._sink = sink
+        self._head = head
         self.digest = hashlib.sha256()
-        self.size = 0
+        self.size = self.start = self.crc = 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
+        if self.size == self._head:
+            self.mark()  # Arrow writes magic and schema together with the first batch
         self.digest.update(view)
+        self.crc = zlib.crc32(view, self.crc)
         self.size += view.nbytes
         self._sink.write(view)
         return view.nbytes
+
+    def mark(self) -> None:
+        """Begin a new range for `start` and `crc`."""
+        self.start, self.crc = self.size, 0
 
     def flush(self) -> None:
         """Nothing is held back."""
@@ -153,8 +171,7 @@ class RunWriter:
         self._generation, self._snapshot = generation, snapshot
         self._options = options or RunOptions()
         self._path = target.path(snapshot=snapshot)
-        self._object = storage.create(self._path)
-        self._file = _Digesting(self._object)
+        self._object = storage.create(object_path(target.pipeline, self._path))
         self._batches: list[BatchFacts] = []
         self._previous = -1
         self._distinct = True
@@ -185,6 +202,8 @@ class RunWriter:
         )
         stored = self._schema.stored.with_metadata({HEADER_KEY: msgspec.json.encode(header)})
         self._arrow_schema = stored
+        self._head = len(_MAGIC) + stored.serialize().size
+        self._file = _Digesting(self._object, self._head)
         options = pa.ipc.IpcWriteOptions(compression=self._options.compression)
         return pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), stored, options=options)
 
@@ -210,8 +229,20 @@ class RunWriter:
         self._distinct &= self._previous < low and bool((hashes[1:] != hashes[:-1]).all())
         self._previous = high
         self._note_times(batch)
-        self._batches.append(BatchFacts(batch.num_rows, f"{low:016x}", f"{high:016x}"))
+        file = self._file
+        file.mark()
         self._writer.write_batch(batch)
+        invariant(file.start >= self._head, "a batch begins inside the header", path=self._path)
+        self._batches.append(
+            BatchFacts(
+                batch.num_rows,
+                f"{low:016x}",
+                f"{high:016x}",
+                file.start,
+                file.size - file.start,
+                file.crc,
+            )
+        )
 
     def _note_times(self, batch: Any) -> None:
         """Keep the event-time range of the rows that are not tombstones; any null undoes it."""
@@ -245,7 +276,9 @@ class RunWriter:
         empty = pa.RecordBatch.from_arrays(
             [pa.array([], field.type) for field in self._arrow_schema], schema=self._arrow_schema
         )
-        self._writer.write_batch(empty, custom_metadata={SUMMARY_KEY: msgspec.json.encode(summary)})
+        raw = msgspec.json.encode(summary)
+        check = f"{zlib.crc32(raw):08x}".encode()
+        self._writer.write_batch(empty, custom_metadata={SUMMARY_KEY: raw, SUMMARY_CRC_KEY: check})
         self._writer.close()
         self._object.close()
         hash_min = hash_max = self._vnodes.hash_low

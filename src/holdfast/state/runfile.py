@@ -2,7 +2,8 @@
 
 Invariants:
 - Opening costs the same for a small and a large run: no data page is touched.
-- An uncompressed run is read in place; only the pages that are asked for come in.
+- An uncompressed run is read in place. A batch is checked against its checksum when it is first
+  used, so an answer never comes from damaged bytes.
 - Every failure is typed and names the file: missing, truncated, damaged, another schema, newer.
 - A reader never changes or repairs what it reads.
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
+import zlib
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -28,11 +30,18 @@ from holdfast.errors import (
     NotFoundError,
     StorageError,
 )
-from holdfast.state.info import RunInfo, VnodeRange
-from holdfast.state.run import HEADER_KEY, RUN_FORMAT, SUMMARY_KEY, RunHeader, RunSummary
+from holdfast.state.info import RunInfo, VnodeRange, object_path
+from holdfast.state.run import (
+    HEADER_KEY,
+    RUN_FORMAT,
+    SUMMARY_CRC_KEY,
+    SUMMARY_KEY,
+    RunHeader,
+    RunSummary,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from pathlib import Path
 
     from holdfast.state.cache import RunCache
@@ -42,18 +51,24 @@ if TYPE_CHECKING:
 _REMEDY = (
     "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
 )
-_READ_BYTES = 1 << 20
 _BATCHES_KEPT = 2
+_DECODING = (
+    pa.ArrowException, msgspec.MsgspecError, OSError, ValueError, KeyError, IndexError, TypeError,
+    OverflowError,
+)  # fmt: skip
 
 
 class Verify(StrEnum):
-    """How much is checked when a run is opened.
+    """How much is checked.
 
-    STRUCTURE: size, framing, schema, facts; takes the same time for every size. DIGEST: also
-    SHA-256 over the whole file, once for each file in a process; reads every byte.
+    TOUCHED: size, schema and facts at opening, and the checksum of each record batch when it is
+    first used: opening takes the same time for every size, and no answer comes from damaged
+    bytes. DIGEST: also SHA-256 over the whole file at opening, once for each file in a process.
+    STRUCTURE: no checksums of rows, for who has verified the store already.
     """
 
     STRUCTURE = "structure"
+    TOUCHED = "touched"
     DIGEST = "digest"
 
 
@@ -63,8 +78,8 @@ class RunSource:
     Runs never change, so a worker process that serves many epochs should keep one source: a run
     that is still open needs no framing read and no page faults. `open_max` bounds how many; a
     run that was deleted meanwhile holds its disk space until it is the least recently used or
-    `retain` drops it. `cache` is the disk cache, for stores without local files. `shared` are the
-    stores of other pipelines whose runs a fork uses, by name.
+    `retain` drops it. `cache` is the disk cache, for stores without local files. `pipeline` is
+    the directory below the storage's root; None when the storage begins there.
     """
 
     def __init__(
@@ -72,15 +87,15 @@ class RunSource:
         storage: StorageReader,
         *,
         cache: RunCache | None = None,
-        verify: Verify = Verify.STRUCTURE,
-        shared: Mapping[str, StorageReader] | None = None,
+        verify: Verify = Verify.TOUCHED,
+        pipeline: str | None = None,
         open_max: int = 256,
     ) -> None:
         """Remember where runs come from and how much to check."""
         self.storage = storage
         self._cache = cache
         self._verify = verify
-        self._shared = dict(shared or {})
+        self._pipeline = pipeline
         self._verified: set[tuple[str, int, int, int]] = set()
         self._open_max = open_max
         self._opened: dict[RunInfo, RunFile] = {}
@@ -110,30 +125,16 @@ class RunSource:
                 del self._opened[info]
 
     def _open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
-        storage = self._storage_of(info)
-        local = storage.local_path(info.path)
+        path = object_path(info.pipeline or self._pipeline, info.path)
+        local = self.storage.local_path(path)
         if local is None and self._cache is not None:
-            local = self._cache.fetch(storage, info)
+            local = self._cache.fetch(self.storage, path, info)
         if local is not None:
             return self._open_local(local, info, schema)
-        data = storage.get(info.path, bytes_max=info.size)
+        data = self.storage.get(path, bytes_max=info.size)
         _check_size(len(data), info)
         _check_digest(hashlib.sha256(data).hexdigest(), info)
-        return RunFile(pa.BufferReader(data), info, schema)
-
-    def _storage_of(self, info: RunInfo) -> StorageReader:
-        if info.pipeline is None:
-            return self.storage
-        found = self._shared.get(info.pipeline)
-        if found is None:
-            raise NotFoundError(
-                "the run belongs to another pipeline that was not given",
-                kind="unknown_pipeline",
-                path=info.path,
-                pipeline=info.pipeline,
-                remedy="pass its store in `shared`",
-            )
-        return found
+        return RunFile(pa.py_buffer(data), info, schema, checked=False)
 
     def _open_local(self, local: Path, info: RunInfo, schema: TraceSchema) -> RunFile:
         try:
@@ -144,10 +145,11 @@ class RunSource:
                 if mark not in self._verified:
                     _check_digest(digest_file(local), info)
                     self._verified.add(mark)
-            source = pa.memory_map(os.fspath(local))
+            with pa.memory_map(os.fspath(local)) as file:
+                content = file.read_buffer()  # a view of the mapping, not a copy
         except OSError as error:
             raise_missing_or_storage(error, info)
-        return RunFile(source, info, schema)
+        return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
 
 
 def digest_file(path: Path) -> str:
@@ -198,32 +200,37 @@ def _check_digest(actual: str, info: RunInfo) -> None:
 class RunFile:
     """One open run."""
 
-    def __init__(self, source: Any, info: RunInfo, schema: TraceSchema) -> None:
-        """Read framing, header and summary; touch no rows."""
+    def __init__(self, content: Any, info: RunInfo, schema: TraceSchema, *, checked: bool) -> None:
+        """Read framing, header and summary of the file's bytes; touch no rows."""
         self.info, self.schema = info, schema
-        self._source = source
-        self._full: dict[int, Any] = {}
-        self._hash: dict[int, np.ndarray] = {}
-        self._reader = self._guard(lambda: pa.ipc.open_file(source))
-        header = self._header()
-        # A batch that is a view of the file costs nothing to keep; an unpacked one does.
-        self._kept = None if header.compression is None else _BATCHES_KEPT
-        self._check_schema()
-        self._summary = self._read_summary()
-        self._check_facts(header)
-        counts = [batch.rows for batch in self._summary.batches]
-        self.batch_starts = np.concatenate(([0], np.cumsum(counts)))
-        self.hash_mins = np.array([int(b.hash_min, 16) for b in self._summary.batches], np.uint64)
-        self.hash_maxs = np.array([int(b.hash_max, 16) for b in self._summary.batches], np.uint64)
-        self._hash_reader: Any = None
+        self._content = content
+        self._kept: dict[int, Any] = {}
         self._lock = threading.Lock()
+        self._unchecked: set[int] = set()
+        self._guard(lambda: self._load(checked=checked))
+
+    def _load(self, *, checked: bool) -> None:
+        reader = pa.ipc.open_file(self._content)
+        header = self._header(reader.schema)
+        # A batch that is a view of the file costs nothing to keep; an unpacked one does.
+        self._kept_max = None if header.compression is None else _BATCHES_KEPT
+        self._check_schema(reader.schema)
+        self._arrow_schema = reader.schema
+        self._summary = self._read_summary(reader)
+        self._check_facts(header)
+        facts = self._summary.batches
+        if checked:
+            self._unchecked.update(range(len(facts)))
+        self.batch_starts = np.concatenate(([0], np.cumsum([b.rows for b in facts], dtype=int)))
+        self.hash_mins = np.array([int(b.hash_min, 16) for b in facts], np.uint64)
+        self.hash_maxs = np.array([int(b.hash_max, 16) for b in facts], np.uint64)
 
     def _guard(self, read: Any) -> Any:
         try:
             return read()
         except HoldfastError:
             raise
-        except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+        except _DECODING as error:
             raise self._corrupt("a run cannot be decoded", "run_undecodable", error) from error
 
     def _corrupt(self, what: str, kind: str, reason: object) -> CorruptionError:
@@ -231,27 +238,24 @@ class RunFile:
             what, kind=kind, path=self.info.path, reason=str(reason)[:300], remedy=_REMEDY
         )
 
-    def _header(self) -> RunHeader:
-        raw = (self._reader.schema.metadata or {}).get(HEADER_KEY)
+    def _header(self, schema: Any) -> RunHeader:
+        raw = (schema.metadata or {}).get(HEADER_KEY)
         if raw is None:
             raise self._corrupt("not a run", "run_undecodable", "no header in the Arrow schema")
-        try:
-            version = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
-            if isinstance(version, int) and version > RUN_FORMAT:
-                raise IncompatibleError(
-                    "a run was written by a newer Holdfast",
-                    kind="newer_format",
-                    path=self.info.path,
-                    format=version,
-                    supported=RUN_FORMAT,
-                    remedy="upgrade Holdfast; nothing was changed",
-                )
-            return msgspec.json.decode(raw, type=RunHeader)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._corrupt("header of a run is damaged", "run_undecodable", error) from error
+        version = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
+        if isinstance(version, int) and version > RUN_FORMAT:
+            raise IncompatibleError(
+                "a run was written by a newer Holdfast",
+                kind="newer_format",
+                path=self.info.path,
+                format=version,
+                supported=RUN_FORMAT,
+                remedy="upgrade Holdfast; nothing was changed",
+            )
+        return msgspec.json.decode(raw, type=RunHeader)
 
-    def _check_schema(self) -> None:
-        expected, actual = self.schema.stored, self._reader.schema
+    def _check_schema(self, actual: Any) -> None:
+        expected = self.schema.stored
         if actual.equals(expected, check_metadata=False):
             return
         wanted = {f"{f.name}: {f.type}" for f in expected}
@@ -266,19 +270,16 @@ class RunFile:
             remedy="open the trace with the schema that it was written with",
         )
 
-    def _read_summary(self) -> RunSummary:
-        def read() -> RunSummary:
-            count = self._reader.num_record_batches
-            last = self._reader.get_batch_with_custom_metadata(count - 1) if count else None
-            raw = (last.custom_metadata or {}).get(SUMMARY_KEY) if last else None
-            if last is None or raw is None or last.batch.num_rows:
-                raise self._corrupt("a run is not whole", "run_undecodable", "no summary")
-            summary = msgspec.json.decode(raw, type=RunSummary)
-            if len(summary.batches) != count - 1:
-                raise self._corrupt("a run is not whole", "run_undecodable", "batches differ")
-            return summary
-
-        summary: RunSummary = self._guard(read)
+    def _read_summary(self, reader: Any) -> RunSummary:
+        count = reader.num_record_batches
+        last = reader.get_batch_with_custom_metadata(count - 1) if count else None
+        notes = dict(last.custom_metadata or {}) if last else {}
+        raw = notes.get(SUMMARY_KEY)
+        if raw is None or notes.get(SUMMARY_CRC_KEY) != f"{zlib.crc32(raw):08x}".encode():
+            raise self._corrupt("a run is not whole", "run_undecodable", "no intact summary")
+        summary = msgspec.json.decode(raw, type=RunSummary)
+        if len(summary.batches) != count - 1:
+            raise self._corrupt("a run is not whole", "run_undecodable", "batches differ")
         return summary
 
     def _check_facts(self, header: RunHeader) -> None:
@@ -341,47 +342,39 @@ class RunFile:
 
     def batch(self, number: int) -> Any:
         """One record batch; in place, unless the run is compressed."""
-        found = self._full.get(number)
-        if found is None:
-            found = self._guard(lambda: self._read_batch(self._reader, number))
-            self._check_batch(number, found.num_rows)
-            _keep(self._full, number, found, self._kept)
+        with self._lock:  # a merge thread and a lookup may share an open run
+            found = self._kept.get(number)
+            if found is None:
+                found = self._guard(lambda: self._read_batch(number))
+                while self._kept_max is not None and len(self._kept) >= self._kept_max:
+                    self._kept.pop(next(iter(self._kept)))
+                self._kept[number] = found
         return found
 
     def hashes(self, number: int) -> np.ndarray:
-        """The hashes of one record batch, without reading its other columns."""
-        found = self._hash.get(number)
-        if found is None:
-            if self._kept is None:
-                # In place, a whole batch costs no more than its framing; asking Arrow for one
-                # column would copy that column.
-                batch = self.batch(number)
-            else:
-                batch = self._guard(lambda: self._read_batch(self._only_hashes(), number))
-                self._check_batch(number, batch.num_rows)
-            found = batch.column(0).to_numpy(zero_copy_only=False)
-            _keep(self._hash, number, found, self._kept)
-        return found
+        """The hashes of one record batch."""
+        column: np.ndarray = self.batch(number).column(0).to_numpy(zero_copy_only=False)
+        return column
 
-    def _read_batch(self, reader: Any, number: int) -> Any:
-        with self._lock:  # a merge thread and a lookup may share an open run
-            return reader.get_batch(number)
-
-    def _only_hashes(self) -> Any:
-        if self._hash_reader is None:
-            options = pa.ipc.IpcReadOptions(included_fields=[0])
-            self._hash_reader = pa.ipc.open_file(self._source, options=options)
-        return self._hash_reader
-
-    def _check_batch(self, number: int, rows: int) -> None:
-        if rows != self._summary.batches[number].rows:
-            raise self._corrupt(
-                "a record batch has another number of rows", "run_undecodable", f"batch {number}"
-            )
-
-
-def _keep(kept: dict[int, Any], number: int, value: Any, limit: int | None) -> None:
-    if limit is not None:
-        while len(kept) >= limit:
-            kept.pop(next(iter(kept)), None)
-    kept[number] = value
+    def _read_batch(self, number: int) -> Any:
+        """Decode exactly the bytes that the checksum covers; the file's footer is not asked."""
+        facts = self._summary.batches[number]
+        raw = self._content.slice(facts.offset, facts.length)
+        if number in self._unchecked:
+            actual = zlib.crc32(raw)
+            if actual != facts.crc32:
+                raise CorruptionError(
+                    "rows of a run disagree with their checksum",
+                    kind="run_checksum_differs",
+                    path=self.info.path,
+                    batch=number,
+                    offset=facts.offset,
+                    expected=f"{facts.crc32:08x}",
+                    actual=f"{actual:08x}",
+                    remedy=_REMEDY,
+                )
+            self._unchecked.discard(number)
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(raw), self._arrow_schema)
+        if batch.num_rows != facts.rows:
+            raise self._corrupt("a batch has other rows", "run_undecodable", f"batch {number}")
+        return batch

@@ -40,12 +40,11 @@ def _interpolate(hashes: np.ndarray, probes: np.ndarray) -> np.ndarray:
     density = last / max(1.0, float(hashes[-1] - hashes[0]))
     guess = (np.maximum(probes, hashes[0]) - hashes[0]).astype(np.float64)
     guess *= density
-    place = np.minimum(guess.astype(np.int64), last)
+    place = np.minimum(guess, last).astype(np.int64)
     for _ in range(_ROUNDS - 1):
         # The difference wraps around where the guess is far off: then the check finds it.
         miss = (probes - hashes[place]).view(np.int64).astype(np.float64)
-        place += (miss * density).astype(np.int64)
-        np.clip(place, 0, last, out=place)
+        place = np.clip(place + miss * density, 0, last).astype(np.int64)
     place = np.maximum(place - _HALF, 0)
     step = _HALF
     while step:

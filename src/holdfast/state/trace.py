@@ -44,8 +44,11 @@ class TracePartition:
         partition: int,
         partitions: int,
         time_bound_us: int | None,
+        *,
+        fresh: bool,
     ) -> None:
         """Use `open`."""
+        self._fresh = fresh
         self.schema = schema
         self.partition, self.partitions = partition, partitions
         self.vnodes = partition_range(partition, partitions)
@@ -75,8 +78,9 @@ class TracePartition:
                 expected=str(cls.kind),
                 actual=str(schema.kind),
             )
-        views = open_views(runs, source, schema, partition, partitions)
-        return cls(schema, views, partition, partitions, time_bound_us)
+        found = segments(runs, partition_range(partition, partitions))
+        views = views_of(found, source, schema)
+        return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
 
     def apply(
         self,
@@ -86,7 +90,11 @@ class TracePartition:
         *,
         options: RunOptions | None = None,
     ) -> RunInfo | None:
-        """Write the updates as one new run; None when they come to nothing."""
+        """Write the updates as one new run; None when they come to nothing.
+
+        The first run of a partition is a snapshot: there is nothing that it builds on, and
+        nothing for a tombstone to delete.
+        """
         if (target.partition, target.partitions) != (self.partition, self.partitions):
             raise InvalidInputError(
                 "the target is another partition",
@@ -99,7 +107,9 @@ class TracePartition:
             return None
         hashes = rows.column(0).to_numpy()
         self._check_mine(int(hashes[0]), int(hashes[-1]))
-        return write_run(storage, self.schema, target, rows, self.vnodes, options=options)
+        return write_run(
+            storage, self.schema, target, rows, self.vnodes, snapshot=self._fresh, options=options
+        )
 
     def _combined(self, rows: Any) -> Any:
         raise NotImplementedError
@@ -130,17 +140,6 @@ class TracePartition:
     ) -> None:
         """Close."""
         self.close()
-
-
-def open_views(
-    runs: Sequence[RunInfo],
-    source: RunSource,
-    schema: TraceSchema,
-    partition: int = 0,
-    partitions: int = 1,
-) -> list[RunView]:
-    """The slices of runs that one partition reads, oldest first."""
-    return views_of(segments(runs, partition_range(partition, partitions)), source, schema)
 
 
 def views_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
+import itertools
 import math
 import os
 import random
@@ -68,7 +69,10 @@ KEYS = {
     "int64": (pa.int64(), _maybe(lambda r: r.randrange(-9, 9))),
     "int8": (pa.int8(), _maybe(lambda r: r.randrange(-9, 9))),
     "bool": (pa.bool_(), _maybe(lambda r: r.random() < 0.5)),
-    "string": (pa.string(), _maybe(lambda r: r.choice(["", "a", "ab", "b", "ä", "a\0", "abc" * 9]))),
+    "string": (
+        pa.string(),
+        _maybe(lambda r: r.choice(["", "a", "ab", "b", "ä", "a\0", "abc" * 9])),
+    ),
     "large_string": (pa.large_string(), _maybe(lambda r: r.choice(["", "a", "ab", "b"]))),
     "binary": (pa.binary(), _maybe(lambda r: r.choice([b"", b"\0", b"\0\0", b"x"]))),
     "fixed_binary": (pa.binary(2), _maybe(lambda r: r.choice([b"aa", b"\0\0", b"ab"]))),
@@ -102,7 +106,9 @@ KEYS = {
     ),
     "list": (
         pa.list_(pa.float64()),
-        _maybe(lambda r: [r.choice([None, 0.0, -0.0, math.nan, 2.0]) for _ in range(r.randrange(3))]),
+        _maybe(
+            lambda r: [r.choice([None, 0.0, -0.0, math.nan, 2.0]) for _ in range(r.randrange(3))]
+        ),
     ),
     "fixed_list": (
         pa.list_(pa.float32(), 2),
@@ -221,9 +227,7 @@ class World:
             hashes = hashes.view(np.int64)  # what Spark sends
         marker, kind = (DELETED, pa.bool_()) if self.kind == "latest" else (WEIGHT, pa.int64())
         markers = pa.array([m for _, _, m in rows], kind)
-        return pa.table(
-            [pa.array(hashes), markers, *arrays], names=[HASH, marker, *self.raw.names]
-        )
+        return pa.table([pa.array(hashes), markers, *arrays], names=[HASH, marker, *self.raw.names])
 
     # Steps
 
@@ -239,7 +243,9 @@ class World:
             with self.open(partition, partitions) as opened:
                 self.check_lookup(opened, part, [rows[i] for i in mine])
                 for _ in range(2 if retry else 1):
-                    info = opened.apply(part, self.storage, self.target(partition, partitions), options=self.options)
+                    info = opened.apply(
+                        part, self.storage, self.target(partition, partitions), options=self.options
+                    )
             if info is not None:
                 fresh.append(info)
         self.runs = [*self.runs, *fresh]
@@ -271,6 +277,7 @@ class World:
 
     def visible(self):
         """The model without what is behind the time bound and without zeros."""
+
         def live(time):
             return self.bound is None or time is None or micros(time) >= self.bound
 
@@ -303,7 +310,7 @@ class World:
             by_key.setdefault(k, Counter())[v] = n
         assert got == [by_key.get(key, Counter()) for key in keys]
         bounds = answer.offsets
-        assert [int(b - a) for a, b in zip(bounds, bounds[1:], strict=False)] == [len(c) for c in got]
+        assert [int(b - a) for a, b in itertools.pairwise(bounds)] == [len(c) for c in got]
 
     def merge(self, partition, partitions, *, full=False, runs=None):
         """Plan and carry out one merge over `runs` (default: the current ones)."""
@@ -377,7 +384,7 @@ class World:
         for point in (before, after):
             self.model, self.bound = point.model, point.bound
             seen = self.visible()
-            sides.append(seen if self.kind == "bag" else Counter({(k, v): 1 for k, v in seen.items()}))
+            sides.append(seen if self.kind == "bag" else Counter(dict.fromkeys(seen.items(), 1)))
         self.model, self.bound = current
         expected = Counter(sides[1])
         expected.subtract(sides[0])
