@@ -16,7 +16,9 @@ import fcntl
 import hashlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from holdfast.errors import CorruptionError, InvalidInputError, StorageError
 
@@ -30,6 +32,13 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 8 << 20
 _SUFFIX = ".run"
 _PARTIAL = ".partial-"
+_DEAD_NS = 86_400 * 10**9  # no download takes a day
+
+
+def map_file(path: Path) -> Any:
+    """A file as an Arrow buffer: a view of its pages, alive for as long as somebody uses it."""
+    with pa.memory_map(os.fspath(path)) as file:
+        return file.read_buffer()
 
 
 class RunCache:
@@ -49,36 +58,41 @@ class RunCache:
         except OSError as error:
             raise self._failed(error) from error
 
-    def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> Path:
-        """The local file of a run, downloaded and verified if it is not there yet."""
+    def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> Any:
+        """The bytes of a run, mapped from the cache; downloaded and verified if not there yet.
+
+        What is returned is mapped already: another process may evict the name at any moment.
+        """
         path = self._directory / f"{info.sha256}{_SUFFIX}"
         try:
-            if self._hit(path, info.size):
-                return path
+            content = self._hit(path, info.size)
+            if content is not None:
+                return content
             partial = self._directory / f"{_PARTIAL}{self._ids.token()}"
             try:
                 self._download(storage, source, info, partial)
+                content = map_file(partial)
                 with self._locked():
-                    self._evict(info.size, keep=path.name)
+                    self._evict(info.size, keep=path.name, now_ns=partial.stat().st_mtime_ns)
                     partial.replace(path)
             finally:
                 with contextlib.suppress(FileNotFoundError):
                     partial.unlink()
         except OSError as error:
             raise self._failed(error, info.path) from error
-        return path
+        return content
 
-    def _hit(self, path: Path, size: int) -> bool:
+    def _hit(self, path: Path, size: int) -> Any:
         try:
-            found = path.stat().st_size
-        except FileNotFoundError:
-            return False
-        if found != size:
+            if path.stat().st_size == size:
+                os.utime(path)  # least recently used goes first
+                content = map_file(path)
+                if content.size == size:
+                    return content
             path.unlink(missing_ok=True)
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            os.utime(path)  # the clock hand of eviction: least recently used goes first
-        return True
+        except FileNotFoundError:
+            pass  # evicted between two calls: as good as never there
+        return None
 
     def _download(self, storage: StorageReader, source: str, info: RunInfo, partial: Path) -> None:
         actual_size = storage.stat(source).size
@@ -105,15 +119,16 @@ class RunCache:
         finally:
             os.close(descriptor)
 
-    def _evict(self, incoming: int, keep: str) -> None:
-        """Make room for a file that is about to get its name."""
+    def _evict(self, incoming: int, keep: str, now_ns: int) -> None:
+        """Make room for a file that is about to get its name, and remove dead downloads."""
         held = []
         for entry in os.scandir(self._directory):
-            if not entry.name.endswith(_SUFFIX) or entry.name == keep:
-                continue
             with contextlib.suppress(FileNotFoundError):
                 seen = entry.stat(follow_symlinks=False)
-                held.append((seen.st_mtime_ns, seen.st_size, entry.path))
+                if entry.name.startswith(_PARTIAL) and seen.st_mtime_ns < now_ns - _DEAD_NS:
+                    Path(entry.path).unlink(missing_ok=True)
+                elif entry.name.endswith(_SUFFIX) and entry.name != keep:
+                    held.append((seen.st_mtime_ns, seen.st_size, entry.path))
         total = incoming + sum(size for _, size, _ in held)
         for _, size, path in sorted(held):
             if total <= self._bytes_max:

@@ -13,7 +13,6 @@ Spec: spec/run-v1.md, sections 3 and 4.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import zlib
 from enum import StrEnum
@@ -30,6 +29,7 @@ from holdfast.errors import (
     NotFoundError,
     StorageError,
 )
+from holdfast.state.cache import map_file
 from holdfast.state.info import RunInfo, VnodeRange, object_path
 from holdfast.state.run import (
     HEADER_KEY,
@@ -127,10 +127,13 @@ class RunSource:
     def _open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
         path = object_path(info.pipeline or self._pipeline, info.path)
         local = self.storage.local_path(path)
-        if local is None and self._cache is not None:
-            local = self._cache.fetch(self.storage, path, info)
         if local is not None:
             return self._open_local(local, info, schema)
+        if self._cache is not None:
+            content = self._cache.fetch(self.storage, path, info)
+            if self._verify is Verify.DIGEST:
+                _check_digest(hashlib.sha256(content).hexdigest(), info)
+            return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
         data = self.storage.get(path, bytes_max=info.size)
         _check_size(len(data), info)
         _check_digest(hashlib.sha256(data).hexdigest(), info)
@@ -140,22 +143,15 @@ class RunSource:
         try:
             found = local.stat()
             _check_size(found.st_size, info)
-            if self._verify is Verify.DIGEST:
-                mark = (info.sha256, found.st_dev, found.st_ino, found.st_mtime_ns)
-                if mark not in self._verified:
-                    _check_digest(digest_file(local), info)
-                    self._verified.add(mark)
-            with pa.memory_map(os.fspath(local)) as file:
-                content = file.read_buffer()  # a view of the mapping, not a copy
+            content = map_file(local)
         except OSError as error:
             raise_missing_or_storage(error, info)
+        if self._verify is Verify.DIGEST:
+            mark = (info.sha256, found.st_dev, found.st_ino, found.st_mtime_ns)
+            if mark not in self._verified:
+                _check_digest(hashlib.sha256(content).hexdigest(), info)
+                self._verified.add(mark)
         return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
-
-
-def digest_file(path: Path) -> str:
-    """SHA-256 of a file in bounded memory."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def raise_missing_or_storage(error: OSError, info: RunInfo) -> NoReturn:
