@@ -141,7 +141,7 @@ class Rocks:
     """The same totals in RocksDB."""
 
     def __init__(self, root: Path) -> None:
-        import rocksdict  # noqa: PLC0415  # the other questions need no RocksDB
+        import rocksdict  # the other questions need no RocksDB
 
         self.rocksdict = rocksdict
         options = rocksdict.Options(raw_mode=True)
@@ -217,40 +217,48 @@ def rounds_for(size: int, *, quick: bool) -> int:
 
 
 def read_modify_write(counts: list[int], *, quick: bool) -> None:
-    """How fast is a batch against RocksDB, and against ten times the keys?"""
-    rows, medians = [], {}
-    for count in counts:
-        root = scratch()
-        try:
-            ours, rocks = Ours(root / "ours"), Rocks(root / "rocks")
-            ours.load(count)
-            rocks.load(count)
-            rng = np.random.default_rng(SEED)
-            for size in (1_000, 50_000, 500_000):
-                mine, theirs, merging = [], [], 0.0
-                for _ in range(rounds_for(size, quick=quick)):
+    """How fast is a batch against RocksDB, and against ten times the keys?
+
+    All four (two sizes, two sides) take turns batch by batch, so that noise meets all alike.
+    """
+    root = scratch()
+    rows = []
+    try:
+        ours = {count: Ours(root / f"ours-{count}") for count in counts}
+        rocks = {count: Rocks(root / f"rocks-{count}") for count in counts}
+        for count in counts:
+            ours[count].load(count)
+            rocks[count].load(count)
+        rng = np.random.default_rng(SEED)
+        for size in (1_000, 50_000, 500_000):
+            mine: dict[int, list[float]] = {count: [] for count in counts}
+            theirs: dict[int, list[float]] = {count: [] for count in counts}
+            merging = dict.fromkeys(counts, 0.0)
+            for _ in range(rounds_for(size, quick=quick)):
+                for count in counts:
                     keys = rng.choice(count, size, replace=False)
                     amounts = rng.random(size)
-                    mine.append(ours.step(keys, amounts))
-                    theirs.append(rocks.step(keys, amounts))
-                    merging += ours.tidy()
-                a, b = statistics.median(mine), statistics.median(theirs)
-                full = (sum(mine) + merging) / len(mine)
-                medians[count, size] = a
-                smaller = medians.get((counts[0], size))
+                    mine[count].append(ours[count].step(keys, amounts))
+                    theirs[count].append(rocks[count].step(keys, amounts))
+                    merging[count] += ours[count].tidy()
+            for count in counts:
+                a, b = statistics.median(mine[count]), statistics.median(theirs[count])
+                full = (sum(mine[count]) + merging[count]) / len(mine[count])
                 rows.append([
                     f"{count:,}", f"{size:,}", f"{a * 1e3:.1f}", f"{b * 1e3:.1f}", f"{b / a:.1f}x",
-                    f"{full * 1e3:.1f}", f"{statistics.mean(theirs) / full:.1f}x",
-                    f"{a / smaller:.2f}", len(ours.runs),
+                    f"{full * 1e3:.1f}", f"{statistics.mean(theirs[count]) / full:.1f}x",
+                    f"{a / statistics.median(mine[counts[0]]):.2f}", len(ours[count].runs),
                 ])  # fmt: skip
-            check_equal(ours, rocks, count)
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
+        for count in counts:
+            check_equal(ours[count], rocks[count], count)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    head = ["keys", "batch", "ours", "rocks", "ratio", "ours+merges (mean)", "ratio (means)"]
     table(
         "Read-modify-write of a batch (median ms; ratio: RocksDB / Holdfast)",
-        ["keys", "batch", "ours", "rocks", "ratio", "ours+merges (mean)", "ratio (means)", f"vs {counts[0]:,} keys", "runs"],
+        [*head, f"vs {counts[0]:,} keys", "runs"],
         rows,
-    )  # fmt: skip
+    )
 
 
 def check_equal(ours: Ours, rocks: Rocks, count: int) -> None:
@@ -316,15 +324,17 @@ def restore_and_rescale(counts: list[int], *, quick: bool) -> None:
             before = ours.storage.usage_bytes()
             for _ in range(5 if quick else 15):
                 evict(ours.runs, ours.storage)
+                source = RunSource(ours.storage)  # a new process has nothing open
                 begin = time.perf_counter()
-                with LatestPartition.open(ours.runs, ours.source, SCHEMA) as part:
+                with LatestPartition.open(ours.runs, source, SCHEMA) as part:
                     opened.append(time.perf_counter() - begin)
                     part.lookup(batch_of(np.array([7])))
                 cold.append(time.perf_counter() - begin)
+                source = RunSource(ours.storage, open_max=0)  # as if in 16 processes
                 begin = time.perf_counter()
                 for p in range(16):
                     LatestPartition.open(
-                        ours.runs, ours.source, SCHEMA, partition=p, partitions=16
+                        ours.runs, source, SCHEMA, partition=p, partitions=16
                     ).close()
                 rescaled.append(time.perf_counter() - begin)
             size = sum(run.size for run in ours.runs)
@@ -338,9 +348,9 @@ def restore_and_rescale(counts: list[int], *, quick: bool) -> None:
             shutil.rmtree(root, ignore_errors=True)
     table(
         "Restore (page cache dropped) and rescale from 1 to 16 partitions (median ms)",
-        ["keys", "MB on disk", "runs", "open", "open + first lookup", "open all 16", "bytes rewritten"],
+        ["keys", "MB", "runs", "open", "open + first lookup", "open all 16", "bytes rewritten"],
         rows,
-    )  # fmt: skip
+    )
 
 
 def peak_memory(count: int, *, quick: bool) -> None:
@@ -363,7 +373,7 @@ def peak_memory(count: int, *, quick: bool) -> None:
             )
         ]
         table(
-            f"Memory of a {count:,}-key trace of {size / 1e6:,.0f} MB on disk (above the bare process)",
+            f"Memory of a {count:,}-key trace of {size / 1e6:,.0f} MB (above a bare process)",
             ["what", "MB", "of its size"], rows,
         )  # fmt: skip
     finally:

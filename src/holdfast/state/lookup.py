@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.state.keys import rows_equal
 from holdfast.state.rows import empty_batch, hash_order, join_batches
+from holdfast.state.view import PAIRS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,25 +51,55 @@ class Hits:
 def find_rows(
     view: RunView, probe: Probe, wanted: np.ndarray | None, columns: Sequence[int]
 ) -> list[Hits]:
-    """All rows of one view whose keys are among the probes; `wanted` restricts the probes."""
-    schema = view.run.schema
+    """All rows of one view whose keys are among the probes; `wanted` restricts the probes.
+
+    Record batches are only gathered from one by one; keys are compared for many of them at once.
+    """
+    keys = view.run.schema.key_indices
     hashes = probe.hashes if wanted is None else probe.hashes[wanted]
-    names = [schema.stored.field(i) for i in columns]
-    found = []
+    found: list[Hits] = []
+    positions: list[np.ndarray] = []
+    gathered: list[list[Any]] = []
+    pairs = 0
     for number, places, rows in view.find(hashes):
-        positions = places if wanted is None else wanted[places]
         batch = view.run.batch(number)
-        index, asked = pa.array(rows), pa.array(positions)
-        keys = [batch.column(i).take(index) for i in schema.key_indices]
-        same = rows_equal(keys, [column.take(asked) for column in probe.columns])
-        if not same.all():
-            if not same.any():
-                continue
-            positions = positions[same]
-            index = pa.array(rows[same])
-        taken = [batch.column(i).take(index) for i in columns]
-        found.append(Hits(positions, pa.RecordBatch.from_arrays(taken, schema=pa.schema(names))))
-    return found
+        index = pa.array(rows)
+        positions.append(places if wanted is None else wanted[places])
+        gathered.append([batch.column(i).take(index) for i in (*keys, *columns)])
+        pairs += len(rows)
+        if pairs >= PAIRS_MAX:
+            found += _equal_only(view, probe, positions, gathered, columns)
+            positions, gathered, pairs = [], [], 0
+    return found + _equal_only(view, probe, positions, gathered, columns)
+
+
+def _equal_only(
+    view: RunView,
+    probe: Probe,
+    positions: list[np.ndarray],
+    gathered: list[list[Any]],
+    columns: Sequence[int],
+) -> list[Hits]:
+    """Of rows with the hash of a probe, those that have its key."""
+    if not positions:
+        return []
+    places = np.concatenate(positions)
+    joined = [_join_arrays(pieces) for pieces in zip(*gathered, strict=True)]
+    width = len(view.run.schema.keys)
+    asked = pa.array(places)
+    same = rows_equal(joined[:width], [column.take(asked) for column in probe.columns])
+    kept = joined[width:]
+    if not same.all():
+        mask = pa.array(same)
+        places, kept = places[same], [column.filter(mask) for column in kept]
+    if not len(places):
+        return []
+    schema = pa.schema([view.run.schema.stored.field(i) for i in columns])
+    return [Hits(places, pa.RecordBatch.from_arrays(kept, schema=schema))]
+
+
+def _join_arrays(pieces: Sequence[Any]) -> Any:
+    return pieces[0] if len(pieces) == 1 else pa.concat_arrays(pieces)
 
 
 def newest_rows(views: Sequence[RunView], probe: Probe, columns: Sequence[int]) -> Hits:

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -44,6 +44,8 @@ class TraceSchema:
     keys: Any
     values: Any
     time_column: str | None = None
+    stored: Any = field(init=False, compare=False, repr=False)
+    """The Arrow schema of a stored row."""
 
     @classmethod
     def latest(cls, keys: Any, values: Any, *, time_column: str | None = None) -> TraceSchema:
@@ -59,6 +61,7 @@ class TraceSchema:
         """Check names and types once, and make the types plain."""
         object.__setattr__(self, "keys", _plain(self.keys))
         object.__setattr__(self, "values", _plain(self.values))
+        object.__setattr__(self, "stored", self._stored())
         names = [*self.keys.names, *self.values.names]
         if not self.keys.names:
             raise InvalidInputError("a trace needs at least one key column", kind="no_key_columns")
@@ -95,9 +98,7 @@ class TraceSchema:
         """Name of the column that says what a row does: delete, or add so many."""
         return DELETED if self.kind is TraceKind.LATEST else WEIGHT
 
-    @property
-    def stored(self) -> Any:
-        """The Arrow schema of a stored row."""
+    def _stored(self) -> Any:
         marker = pa.bool_() if self.kind is TraceKind.LATEST else pa.int64()
         head = [pa.field(HASH, pa.uint64(), nullable=False)]
         head.append(pa.field(self.marker, marker, nullable=False))

@@ -15,7 +15,9 @@ from holdfast.storage.memory import MemoryStorage
 
 SPEC = Path(__file__).parents[3] / "spec" / "run-v1.md"
 
-SCHEMA = TraceSchema.latest(pa.schema([("customer", pa.string())]), pa.schema([("total", pa.int64())]))
+SCHEMA = TraceSchema.latest(
+    pa.schema([("customer", pa.string())]), pa.schema([("total", pa.int64())])
+)
 
 
 def write_example():

@@ -42,12 +42,10 @@ def test_lower_bound_is_searchsorted_for_any_distribution(values, probes, data):
     if shape == "constant":
         hashes[:] = hashes[0]
     asked = np.sort(np.array([*probes, *hashes[:5].tolist(), 0, 2**64 - 1], np.uint64))
-    old = search_module.INTERPOLATE_ROWS_MIN, search_module.INTERPOLATE_SPARSITY
-    search_module.INTERPOLATE_ROWS_MIN, search_module.INTERPOLATE_SPARSITY = 1, 0
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("ROWS_MIN", "PROBES_MIN", "SPARSITY"):
+            patch.setattr(search_module, f"INTERPOLATE_{name}", 0)
         found = search_module.lower_bound(hashes, asked)
-    finally:
-        search_module.INTERPOLATE_ROWS_MIN, search_module.INTERPOLATE_SPARSITY = old
     assert found.tolist() == np.searchsorted(hashes, asked).tolist()
 
 
