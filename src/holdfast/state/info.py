@@ -2,10 +2,11 @@
 
 Invariants:
 - A `RunInfo` is plain and frozen: it crosses Spark tasks and ends up in a manifest.
-- A run speaks for a range of vnodes and a range of epochs. Its generation is 0 when an epoch
-  wrote it, and one more than that of everything merged into it otherwise. For one vnode, a run
-  whose epochs contain another's and whose generation is higher replaces it: that is how a merge
-  becomes visible.
+- A run speaks for a range of vnodes and a range of epochs: it holds all that they say. For one
+  vnode, a run with wider epochs replaces one with narrower: that is how a merge becomes visible.
+- A merge may keep the epochs (one run, cleaned or cut). So a run has a generation: 0 when an epoch
+  wrote it, one more than that of everything merged into it otherwise. Of equal epochs the higher
+  generation counts.
 """
 
 from __future__ import annotations
@@ -146,9 +147,11 @@ class RunInfo:
         return "snapshot" if self.snapshot else "delta"
 
     def covers(self, other: RunInfo) -> bool:
-        """Whether this run is a merge that the other one went into."""
-        inside = self.epoch_low <= other.epoch_low and other.epoch_high <= self.epoch_high
-        return inside and self.generation > other.generation
+        """Whether this run stands for all that the other one does, and more or more recently."""
+        mine, theirs = (self.epoch_low, self.epoch_high), (other.epoch_low, other.epoch_high)
+        if mine == theirs:
+            return self.generation > other.generation
+        return mine[0] <= theirs[0] and theirs[1] <= mine[1]
 
     def overlaps(self, other: RunInfo) -> bool:
         """Whether any epoch belongs to both."""

@@ -112,11 +112,12 @@ def live_runs(runs: Sequence[RunInfo]) -> list[RunInfo]:
     for segment in segments(runs):
         seen.setdefault(segment.run.path, segment.run)
     live = list(seen.values())
-    return [run for run in live if run.rows or any(_hides(run, other) for other in live)]
+    return [run for run in live if run.rows or hides_any(run, live)]
 
 
-def _hides(run: RunInfo, other: RunInfo) -> bool:
-    return run.covers(other) and run.vnodes.intersect(other.vnodes) is not None
+def hides_any(run: RunInfo, others: Iterable[RunInfo]) -> bool:
+    """Whether leaving this run out of the list would bring rows of another one back."""
+    return any(run.covers(other) and run.vnodes.intersect(other.vnodes) for other in others)
 
 
 def layers(found: Sequence[Segment]) -> list[list[Segment]]:

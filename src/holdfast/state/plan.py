@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.partition import Segment, layers, partition_range, segments
+from holdfast.state.partition import Segment, hides_any, layers, partition_range, segments
 from holdfast.state.schema import TraceKind
 
 if TYPE_CHECKING:
@@ -85,12 +85,17 @@ def plan_merge(
     return None if span is None else _plan(found, span, within)
 
 
-def plan_compaction(runs: Sequence[RunInfo], partition: int, partitions: int) -> MergePlan | None:
-    """Everything of one partition into one run: after a rescale, or before a long rest."""
+def plan_compaction(
+    runs: Sequence[RunInfo], partition: int, partitions: int, *, always: bool = False
+) -> MergePlan | None:
+    """Everything of one partition into one run: after a rescale, or before a long rest.
+
+    None when it is one run already; `always` plans even then, to drop outdated rows.
+    """
     within = partition_range(partition, partitions)
     found = layers(segments(runs, within))
     tidy = len(found) == 1 and len(found[0]) == 1 and found[0][0].run.vnodes == within
-    if not found or (tidy and found[0][0].run.snapshot):
+    if not found or (tidy and found[0][0].run.snapshot and not always):
         return None
     return _plan(found, (0, len(found)), within)
 
@@ -156,14 +161,13 @@ def expired_runs(runs: Sequence[RunInfo], time_bound_us: int) -> list[RunInfo]:
     """Runs that can leave the list unread, since every row is behind the time bound.
 
     A bag run may go whenever all its rows are outdated. A latest run may only go together with
-    everything older, or an older row of the same key would come back.
+    everything older, or an older row of the same key would come back. A merge that still hides
+    a shared run stays in any case.
     """
-    outdated = [run for run in runs if _outdated(run, time_bound_us)]
+    outdated = [run for run in runs if _outdated(run, time_bound_us) and not hides_any(run, runs)]
     if all(run.trace == TraceKind.BAG for run in outdated):
         return outdated
-    kept_from = min(
-        (run.epoch_low for run in runs if not _outdated(run, time_bound_us)), default=None
-    )
+    kept_from = min((run.epoch_low for run in runs if run not in outdated), default=None)
     return [run for run in outdated if kept_from is None or run.epoch_high < kept_from]
 
 

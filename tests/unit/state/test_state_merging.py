@@ -205,7 +205,6 @@ def test_a_late_merge_of_replaced_runs_changes_nothing():
     )  # fmt: skip
     late = run_merge(narrow, world.storage, world.source, world.schema, world.target(0, 1))
     wide = plan_compaction(world.runs, 0, 1)
-    wide = dataclasses.replace(wide, generation=late.generation + 1)
     world.adopt(run_merge(wide, world.storage, world.source, world.schema, world.target(0, 1)))
     before = list(world.runs)
     world.adopt(late)
@@ -242,6 +241,39 @@ def test_whole_runs_behind_the_bound_leave_unread():
         world.bound = micros(seconds[5])
         world.runs = [run for run in world.runs if run not in gone]
         world.check_whole()
+
+
+def test_an_outdated_merge_that_hides_a_shared_run_stays():
+    """Dropping it would bring back a row of the shared run that it had cancelled."""
+    seconds = [EPOCH.replace(second=s) for s in range(10)]
+    world = World("bag", ["int64"], "int64", "low", seed=1, timed=True)  # all in vnode 0
+    world.step([([1], [1, seconds[9]], 1), ([2], [1, seconds[1]], 1)], 1)
+    world.step([([1], [1, seconds[9]], -1)], 1)
+    merged = world.merge(0, 2, full=True)
+    assert merged.time_max_us == micros(seconds[1])
+    world.adopt(merged)
+    world.bound = micros(seconds[5])
+    gone = expired_runs(world.runs, world.bound)
+    assert merged not in gone
+    world.runs = [run for run in world.runs if run not in gone]
+    world.check_whole()
+
+
+def test_a_single_run_can_be_cleaned_of_outdated_rows():
+    """Compaction of one tidy snapshot is planned only when asked for, and drops outdated rows."""
+    seconds = [EPOCH.replace(second=s) for s in range(10)]
+    world = World("latest", ["int64"], "int64", seed=1, timed=True)
+    world.step([([s], [1, seconds[s]], False) for s in range(10)], 1)
+    assert plan_compaction(world.runs, 0, 1) is None
+    plan = plan_compaction(world.runs, 0, 1, always=True)
+    world.bound = micros(seconds[4])
+    merged = run_merge(
+        plan, world.storage, world.source, world.schema, world.target(0, 1),
+        time_bound_us=world.bound,
+    )  # fmt: skip
+    world.adopt(merged)
+    assert (world.runs, merged.rows) == ([merged], 6)
+    world.check_whole()
 
 
 def test_streaming_reads_stay_within_their_window():
