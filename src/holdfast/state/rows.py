@@ -109,9 +109,20 @@ def hash_order(hashes: np.ndarray) -> np.ndarray:
     return order
 
 
+def number_order(numbers: np.ndarray) -> np.ndarray:
+    """The stable order of numbers that are not negative, by the same packing where it fits."""
+    bits = max(1, len(numbers)).bit_length()
+    if not len(numbers) or int(numbers.max()) >> (64 - bits):
+        return np.argsort(numbers, kind="stable")
+    shift = np.uint64(bits)
+    packed = (numbers.astype(np.uint64) << shift) | np.arange(len(numbers), dtype=np.uint64)
+    packed.sort()
+    return (packed & ((np.uint64(1) << shift) - np.uint64(1))).astype(np.int64)
+
+
 def group_rows(hashes: np.ndarray, columns: Sequence[Any]) -> Groups:
     """Rows ordered by hash and grouped by equal hash and equal columns."""
-    order = hash_order(hashes) if hashes.dtype == np.uint64 else np.argsort(hashes, kind="stable")
+    order = hash_order(hashes) if hashes.dtype == np.uint64 else number_order(hashes)
     ranked = hashes[order]
     tied = ranked[1:] == ranked[:-1]
     if not tied.any():
@@ -150,9 +161,17 @@ def _split_mixed(
     rows = order[places]
     index = pa.array(rows)
     codes = row_codes([c.take(index) for c in columns])
-    local = np.lexsort((codes, group[places]))
+    local = _pair_order(group[places], codes)
     order[places] = rows[local]
     codes = codes[local]
     equal = np.zeros(len(places), np.bool_)
     equal[1:] = (codes[1:] == codes[:-1]) & (group[places][1:] == group[places][:-1])
     same[places] = equal
+
+
+def _pair_order(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
+    """The stable order by two numbers, neither negative."""
+    count = int(minor.max()) + 1
+    if (int(major.max()) + 1) * count >> 63:
+        return np.lexsort((minor, major))
+    return number_order(major * count + minor)

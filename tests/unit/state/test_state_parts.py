@@ -26,7 +26,7 @@ from holdfast.state import (
 )
 from holdfast.state import search as search_module
 from holdfast.state.keys import encode, normalise, row_codes, rows_equal
-from holdfast.state.rows import group_rows, hash_order
+from holdfast.state.rows import _pair_order, group_rows, hash_order, number_order
 
 UINT64 = st.integers(0, 2**64 - 1)
 
@@ -67,6 +67,19 @@ def test_hash_order_is_the_stable_order(values):
     """The packed sort equals Python's stable sort, also where only low bits differ."""
     order = hash_order(np.array(values, np.uint64))
     assert order.tolist() == sorted(range(len(values)), key=values.__getitem__)
+
+
+@examples(60)
+@given(st.lists(st.one_of(st.integers(0, 9), st.integers(0, 2**63 - 1)), max_size=80), st.data())
+def test_orders_of_numbers_and_pairs_are_stable(numbers, data):
+    """Packed or not, one number or two, the order is that of Python's stable sort."""
+    array = np.array(numbers, np.int64)
+    assert number_order(array).tolist() == sorted(range(len(array)), key=numbers.__getitem__)
+    if numbers:
+        size = len(numbers)
+        major = data.draw(st.lists(st.integers(0, 2**40), min_size=size, max_size=size))
+        got = _pair_order(np.array(major, np.int64), array).tolist()
+        assert got == sorted(range(size), key=lambda i: (major[i], numbers[i]))
 
 
 @pytest.mark.parametrize("key", sorted(KEYS))
