@@ -39,7 +39,9 @@ class FileEntry(_Value, frozen=True, kw_only=True):
 
     path: relative to the pipeline's directory. base: for a delta, the checkpoint on whose state it
     was computed. pipeline: set when a fork shares the file of another pipeline of the same root.
-    hash_min, hash_max: range of the unsigned 64-bit key hash, both inclusive.
+    hash_min, hash_max: range of the unsigned 64-bit key hash, both inclusive. For a run, which
+    vnodes (from low to before high) and epochs (both inclusive) it speaks for, and how many
+    merges deep it is: spec/run-v1.md, section 5.
     """
 
     path: str
@@ -54,6 +56,11 @@ class FileEntry(_Value, frozen=True, kw_only=True):
     hash_max: int | None = None
     time_min_us: int | None = None
     time_max_us: int | None = None
+    vnode_low: int | None = None
+    vnode_high: int | None = None
+    epoch_low: int | None = None
+    epoch_high: int | None = None
+    generation: int = 0
     pipeline: str | None = None
 
 

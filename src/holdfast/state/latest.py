@@ -1,0 +1,80 @@
+"""Latest traces: one value row for each key; the newest wins, a tombstone deletes.
+
+Invariants:
+- Of several updates of one key in one batch the last one counts.
+- A lookup answers every probe, in the caller's order, duplicates included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.lookup import Probe, newest_rows
+from holdfast.state.rows import empty_batch, group_rows, take
+from holdfast.state.schema import TraceKind
+from holdfast.state.trace import TracePartition, combine_latest
+
+
+@dataclass(frozen=True, slots=True)
+class LatestAnswer:
+    """Row i of `values` belongs to probe i; it is all null where `found[i]` is False."""
+
+    found: np.ndarray
+    values: Any
+
+
+class LatestPartition(TracePartition):
+    """One partition of a latest trace."""
+
+    kind: ClassVar[TraceKind] = TraceKind.LATEST
+
+    def lookup(self, keys: Any) -> LatestAnswer:
+        """The value rows of these keys (a table or batch with hash and key columns)."""
+        hashes, columns = self.schema.keys_of(keys)
+        if len(hashes):
+            self._check_mine(int(hashes.min()), int(hashes.max()))
+        nullable = pa.schema([field.with_nullable(True) for field in self.schema.values])  # noqa: FBT003
+        size = len(hashes)
+        found = np.zeros(size, np.bool_)
+        if not self._views or not size:
+            empty = [pa.nulls(size, field.type) for field in nullable]
+            return LatestAnswer(found, _batch(empty, nullable, size))
+        probe = Probe(hashes, columns)
+        wanted = [1, *self.schema.value_indices]
+        if self.schema.time_column in self.schema.keys.names:
+            wanted.append(self.schema.stored.get_field_index(self.schema.time_column))
+        hits = newest_rows(self._views, probe, wanted)
+        live = ~hits.rows.column(0).to_numpy(zero_copy_only=False)
+        behind = self.schema.behind(hits.rows, self.time_bound_us)
+        if behind is not None:
+            live &= ~behind
+        positions = hits.positions[live]
+        places = probe.order[positions]
+        index = np.zeros(size, np.int64)
+        index[places] = np.flatnonzero(live)
+        found[places] = True
+        picks = pa.array(index, mask=~found)
+        values = [hits.rows.column(1 + i).take(picks) for i in range(len(nullable))]
+        return LatestAnswer(found, _batch(values, nullable, size))
+
+    def _combined(self, rows: Any) -> Any:
+        if not rows.num_rows:
+            return empty_batch(rows.schema)
+        hashes = rows.column(0).to_numpy()
+        groups = group_rows(hashes, [rows.column(i) for i in self.schema.key_indices])
+        newest = combine_latest(rows, groups)
+        if not self._fresh:
+            return newest
+        deleted = newest.column(1).to_numpy(zero_copy_only=False)
+        return take(newest, np.flatnonzero(~deleted)) if deleted.any() else newest
+
+
+def _batch(columns: list[Any], schema: Any, rows: int) -> Any:
+    """A batch that keeps its number of rows even without columns."""
+    if columns:
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))

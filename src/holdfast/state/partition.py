@@ -1,0 +1,133 @@
+"""Which runs speak for which vnodes: partitions, rescale, and what merges replaced.
+
+A set of runs is read the same way however many partitions there are: a partition is a range of
+vnodes, and its view of a run is a slice of it. Changing the number of partitions therefore
+rewrites nothing.
+
+Invariants:
+- The partitions 0..n-1 of any n in 1..256 cover every vnode exactly once, in order.
+- For each vnode, the segments that `segments` returns have disjoint epochs, oldest first.
+- A run that a wider merge replaced is never read for the vnodes of that merge, even while it
+  is still listed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from holdfast.errors import IncompatibleError, InvalidInputError
+from holdfast.ids import VNODE_BITS, VNODE_COUNT
+from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+def partition_range(partition: int, partitions: int) -> VnodeRange:
+    """The vnodes of one partition of so many."""
+    _check_partitions(partitions)
+    if not 0 <= partition < partitions:
+        raise InvalidInputError(
+            "no such partition", kind="invalid_partition", partition=partition, of=partitions
+        )
+    return VnodeRange(
+        partition * VNODE_COUNT // partitions, (partition + 1) * VNODE_COUNT // partitions
+    )
+
+
+def partition_table(partitions: int) -> np.ndarray:
+    """The partition of each of the 256 vnodes, for shuffling."""
+    _check_partitions(partitions)
+    bounds = np.arange(1, partitions + 1) * VNODE_COUNT // partitions
+    return np.searchsorted(bounds, np.arange(VNODE_COUNT), side="right").astype(np.int32)
+
+
+def vnodes_of(hashes: np.ndarray) -> np.ndarray:
+    """The vnode of each hash: its top eight bits."""
+    return (hashes.view(np.uint64) >> np.uint64(64 - VNODE_BITS)).astype(np.int32)
+
+
+def _check_partitions(partitions: int) -> None:
+    if not 1 <= partitions <= VNODE_COUNT:
+        raise InvalidInputError(
+            "the number of partitions is out of range",
+            kind="invalid_partitions",
+            partitions=partitions,
+            limit=VNODE_COUNT,
+            remedy=f"use 1 to {VNODE_COUNT} partitions",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The part of a run that is read for some vnodes."""
+
+    run: RunInfo
+    vnodes: VnodeRange
+
+    @property
+    def bytes_estimate(self) -> int:
+        """About how many bytes of the run lie inside; hashes are spread evenly."""
+        return max(1, self.run.size * len(self.vnodes) // len(self.run.vnodes))
+
+
+def segments(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[Segment]:
+    """What has to be read for these vnodes, oldest first."""
+    inside = [run for run in runs if run.vnodes.intersect(within)]
+    inside.sort(key=lambda run: (run.epoch_low, -run.epoch_high, run.vnodes))
+    found: list[Segment] = []
+    for run in inside:
+        pieces = [piece] if (piece := run.vnodes.intersect(within)) else []
+        for other in inside:
+            if other is run or not other.overlaps(run) or not other.vnodes.intersect(run.vnodes):
+                continue
+            if other.covers(run):
+                pieces = [rest for piece in pieces for rest in piece.subtract(other.vnodes)]
+            elif not run.covers(other):
+                raise _ambiguous(run, other)
+        found += [Segment(run, piece) for piece in pieces]
+    return found
+
+
+def _ambiguous(run: RunInfo, other: RunInfo) -> IncompatibleError:
+    return IncompatibleError(
+        "two runs both speak for the same epoch and vnodes",
+        kind="ambiguous_runs",
+        first=run.path,
+        second=other.path,
+        epochs=f"{run.epoch_low}..{run.epoch_high} and {other.epoch_low}..{other.epoch_high}",
+        remedy="list the runs of winning task attempts only",
+    )
+
+
+def live_runs(runs: Sequence[RunInfo]) -> list[RunInfo]:
+    """The runs that still matter for at least one vnode, oldest first, each once.
+
+    A run without rows matters only as long as it replaces another that is still read elsewhere.
+    """
+    seen: dict[str, RunInfo] = {}
+    for segment in segments(runs):
+        seen.setdefault(segment.run.path, segment.run)
+    live = list(seen.values())
+    return [run for run in live if run.rows or hides_any(run, live)]
+
+
+def hides_any(run: RunInfo, others: Iterable[RunInfo]) -> bool:
+    """Whether leaving this run out of the list would bring rows of another one back."""
+    return any(run.covers(other) and run.vnodes.intersect(other.vnodes) for other in others)
+
+
+def layers(found: Sequence[Segment]) -> list[list[Segment]]:
+    """Segments in groups with disjoint epochs, oldest first: what a merge may cut between."""
+    groups: list[list[Segment]] = []
+    reach = -1
+    for segment in sorted(found, key=lambda s: (s.run.epoch_low, s.run.epoch_high)):
+        if groups and segment.run.epoch_low <= reach:
+            groups[-1].append(segment)
+        else:
+            groups.append([segment])
+        reach = max(reach, segment.run.epoch_high)
+    return groups

@@ -1,0 +1,175 @@
+"""Which runs to merge: a pure decision that can be printed.
+
+Runs are in tiers by size, each tier `fanout` times the one before. When a tier has `fanout`
+layers, they become one layer of the next. So a trace of n bytes that grows by batches of b bytes
+has about fanout * log(n / b) layers at most, and each byte is written about log(n / b) times,
+with the logarithm to base `fanout`.
+
+Invariants:
+- A plan takes neighbouring layers only, so that the order of epochs is kept.
+- Planning reads no file and changes nothing. The same runs give the same plan.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.errors import InvalidInputError
+from holdfast.state.partition import Segment, hides_any, layers, partition_range, segments
+from holdfast.state.schema import TraceKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from holdfast.state.info import RunInfo, VnodeRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergePolicy:
+    """When runs are merged.
+
+    A larger `fanout` writes less and leaves more runs to look into; a smaller one the reverse.
+    `runs_max` bounds the layers of a partition whatever their sizes. Runs below `tier_bytes`
+    are all of the lowest tier, so that tiny runs do not make tiers of their own.
+    """
+
+    fanout: int = 4
+    runs_max: int = 24
+    tier_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        """Refuse what can never work."""
+        if self.fanout < 2 or self.runs_max < 2 or self.tier_bytes < 1:
+            raise InvalidInputError(
+                "merge policy is not usable",
+                kind="invalid_merge_policy",
+                fanout=self.fanout,
+                runs_max=self.runs_max,
+                tier_bytes=self.tier_bytes,
+                remedy="fanout >= 2, runs_max >= 2, tier_bytes >= 1",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class MergePlan:
+    """These runs, sliced to these vnodes, become one. `bottom`: nothing older remains."""
+
+    runs: tuple[RunInfo, ...]
+    vnodes: VnodeRange
+    epoch_low: int
+    epoch_high: int
+    generation: int
+    bottom: bool
+    bytes_estimate: int
+
+    def __str__(self) -> str:
+        """One line for people."""
+        kind = "snapshot" if self.bottom else "delta"
+        return (
+            f"merge {len(self.runs)} runs of epochs {self.epoch_low}..{self.epoch_high}, vnodes "
+            f"{self.vnodes.low}..{self.vnodes.high}, about {self.bytes_estimate} bytes, "
+            f"into one {kind}"
+        )
+
+
+def plan_merge(
+    runs: Sequence[RunInfo], partition: int, partitions: int, policy: MergePolicy
+) -> MergePlan | None:
+    """The next merge of one partition, or None when its runs are in good order."""
+    within = partition_range(partition, partitions)
+    found = layers(segments(runs, within))
+    sizes = [_bytes(layer) for layer in found]
+    span = choose_layers(sizes, policy)
+    return None if span is None else _plan(found, span, within)
+
+
+def plan_compaction(
+    runs: Sequence[RunInfo], partition: int, partitions: int, *, always: bool = False
+) -> MergePlan | None:
+    """Everything of one partition into one run: after a rescale, or before a long rest.
+
+    None when it is one run already; `always` plans even then, to drop outdated rows.
+    """
+    within = partition_range(partition, partitions)
+    found = layers(segments(runs, within))
+    tidy = len(found) == 1 and len(found[0]) == 1 and found[0][0].run.vnodes == within
+    if not found or (tidy and found[0][0].run.snapshot and not always):
+        return None
+    return _plan(found, (0, len(found)), within)
+
+
+def choose_layers(sizes: Sequence[int], policy: MergePolicy) -> tuple[int, int] | None:
+    """Which layers to merge (from, to before), given their sizes, oldest first."""
+    count = len(sizes)
+    tiers = [_tier(size, policy) for size in sizes]
+    # A small layer below a larger, newer one counts as large: order forbids passing it.
+    for i in range(count - 2, -1, -1):
+        tiers[i] = max(tiers[i], tiers[i + 1])
+    stop = count
+    while stop > 0:
+        start = stop
+        while start > 0 and tiers[start - 1] == tiers[stop - 1]:
+            start -= 1
+        if stop - start >= policy.fanout:
+            return _cascade(sizes, tiers, start, stop, policy), stop
+        stop = start
+    if count > policy.runs_max:
+        return policy.runs_max - 1, count
+    return None
+
+
+def _cascade(
+    sizes: Sequence[int], tiers: Sequence[int], start: int, stop: int, policy: MergePolicy
+) -> int:
+    """Take older tiers along when the merged run would fill them at once: one pass, not two."""
+    while start > 0:
+        tier = _tier(sum(sizes[start:stop]), policy)
+        first = start
+        while first > 0 and tiers[first - 1] <= tier:
+            first -= 1
+        if start - first < policy.fanout - 1:
+            break
+        start = first
+    return start
+
+
+def _tier(size: int, policy: MergePolicy) -> int:
+    return max(0, math.floor(math.log(size / policy.tier_bytes, policy.fanout)) + 1)
+
+
+def _bytes(layer: Sequence[Segment]) -> int:
+    return sum(segment.bytes_estimate for segment in layer)
+
+
+def _plan(found: list[list[Segment]], span: tuple[int, int], within: VnodeRange) -> MergePlan:
+    chosen = [segment for layer in found[span[0] : span[1]] for segment in layer]
+    runs = tuple({segment.run.path: segment.run for segment in chosen}.values())
+    return MergePlan(
+        runs=runs,
+        vnodes=within,
+        epoch_low=min(run.epoch_low for run in runs),
+        epoch_high=max(run.epoch_high for run in runs),
+        generation=1 + max(run.generation for run in runs),
+        bottom=span[0] == 0,
+        bytes_estimate=_bytes(chosen),
+    )
+
+
+def expired_runs(runs: Sequence[RunInfo], time_bound_us: int) -> list[RunInfo]:
+    """Runs that can leave the list unread, since every row is behind the time bound.
+
+    A bag run may go whenever all its rows are outdated. A latest run may only go together with
+    everything older, or an older row of the same key would come back. A merge that still hides
+    a shared run stays in any case.
+    """
+    outdated = [run for run in runs if _outdated(run, time_bound_us) and not hides_any(run, runs)]
+    if all(run.trace == TraceKind.BAG for run in outdated):
+        return outdated
+    kept_from = min((run.epoch_low for run in runs if run not in outdated), default=None)
+    return [run for run in outdated if kept_from is None or run.epoch_high < kept_from]
+
+
+def _outdated(run: RunInfo, bound: int) -> bool:
+    return run.time_max_us is not None and run.time_max_us < bound

@@ -1,0 +1,376 @@
+"""Reading runs: memory-mapped where there is a file, through the disk cache where there is none.
+
+Invariants:
+- Opening costs the same for a small and a large run: no data page is touched.
+- An uncompressed run is read in place. A batch is checked against its checksum when it is first
+  used, so an answer never comes from damaged bytes.
+- Every failure is typed and names the file: missing, truncated, damaged, another schema, newer.
+- A reader never changes or repairs what it reads.
+
+Spec: spec/run-v1.md, sections 3 and 4.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import zlib
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    IncompatibleError,
+    NotFoundError,
+    StorageError,
+)
+from holdfast.state.cache import map_file
+from holdfast.state.info import RunInfo, VnodeRange, object_path
+from holdfast.state.run import (
+    HEADER_KEY,
+    RUN_FORMAT,
+    SUMMARY_CRC_KEY,
+    SUMMARY_KEY,
+    RunHeader,
+    RunSummary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from holdfast.state.cache import RunCache
+    from holdfast.state.schema import TraceSchema
+    from holdfast.storage.api import StorageReader
+
+_REMEDY = (
+    "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
+)
+_BATCHES_KEPT = 2
+_DECODING = (
+    pa.ArrowException, msgspec.MsgspecError, OSError, ValueError, KeyError, IndexError, TypeError,
+    OverflowError,
+)  # fmt: skip
+
+
+class Verify(StrEnum):
+    """How much is checked.
+
+    TOUCHED: size, schema and facts at opening, and the checksum of each record batch when it is
+    first used: opening takes the same time for every size, and no answer comes from damaged
+    bytes. DIGEST: also SHA-256 over the whole file at opening, once for each file in a process.
+    STRUCTURE: no checksums of rows, for who has verified the store already.
+    """
+
+    STRUCTURE = "structure"
+    TOUCHED = "touched"
+    DIGEST = "digest"
+
+
+class RunSource:
+    """Opens runs of one store, and keeps the ones used last open.
+
+    Runs never change, so a worker process that serves many epochs should keep one source: a run
+    that is still open needs no framing read and no page faults. `open_max` bounds how many; a
+    run that was deleted meanwhile holds its disk space until it is the least recently used or
+    `retain` drops it. `cache` is the disk cache, for stores without local files. `pipeline` is
+    the directory below the storage's root; None when the storage begins there.
+    """
+
+    def __init__(
+        self,
+        storage: StorageReader,
+        *,
+        cache: RunCache | None = None,
+        verify: Verify = Verify.TOUCHED,
+        pipeline: str | None = None,
+        open_max: int = 256,
+    ) -> None:
+        """Remember where runs come from and how much to check."""
+        self.storage = storage
+        self._cache = cache
+        self._verify = verify
+        self._pipeline = pipeline
+        self._verified: set[tuple[str, int, int, int]] = set()
+        self._open_max = open_max
+        self._opened: dict[RunInfo, RunFile] = {}
+        self._lock = threading.Lock()
+
+    def open(self, info: RunInfo, schema: TraceSchema, *, keep: bool = True) -> RunFile:
+        """Open one run, or find it open; `keep` is for runs that will be asked for again."""
+        with self._lock:
+            found = self._opened.pop(info, None)
+            if found is not None:
+                self._opened[info] = found  # youngest again
+        if found is not None and found.schema == schema:
+            return found
+        run = self._open(info, schema)
+        if keep:
+            with self._lock:
+                self._opened[info] = run
+                while len(self._opened) > self._open_max:
+                    self._opened.pop(next(iter(self._opened)))
+        return run
+
+    def retain(self, runs: Iterable[RunInfo]) -> None:
+        """Let go of every open run that is not among these."""
+        wanted = set(runs)
+        with self._lock:
+            for info in [info for info in self._opened if info not in wanted]:
+                del self._opened[info]
+
+    def _open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
+        path = object_path(info.pipeline or self._pipeline, info.path)
+        local = self.storage.local_path(path)
+        if local is not None:
+            return self._open_local(local, info, schema)
+        if self._cache is not None:
+            content = self._cache.fetch(self.storage, path, info)
+            if self._verify is Verify.DIGEST:
+                _check_digest(hashlib.sha256(content).hexdigest(), info)
+            return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
+        data = self.storage.get(path, bytes_max=info.size)
+        _check_size(len(data), info)
+        _check_digest(hashlib.sha256(data).hexdigest(), info)
+        return RunFile(pa.py_buffer(data), info, schema, checked=False)
+
+    def _open_local(self, local: Path, info: RunInfo, schema: TraceSchema) -> RunFile:
+        try:
+            found = local.stat()
+            _check_size(found.st_size, info)
+            content = map_file(local)
+        except OSError as error:
+            raise_missing_or_storage(error, info)
+        if self._verify is Verify.DIGEST:
+            mark = (info.sha256, found.st_dev, found.st_ino, found.st_mtime_ns)
+            if mark not in self._verified:
+                _check_digest(hashlib.sha256(content).hexdigest(), info)
+                self._verified.add(mark)
+        return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
+
+
+def raise_missing_or_storage(error: OSError, info: RunInfo) -> NoReturn:
+    """A failed system call as a typed error that names the run."""
+    if isinstance(error, FileNotFoundError):
+        raise NotFoundError(
+            "a run of the checkpoint is missing",
+            kind="run_missing",
+            path=info.path,
+            operator=info.operator,
+            remedy=_REMEDY,
+        ) from error
+    raise StorageError(
+        "a run cannot be read", kind="run_unreadable", path=info.path, reason=str(error)
+    ) from error
+
+
+def _check_size(actual: int, info: RunInfo) -> None:
+    if actual != info.size:
+        raise CorruptionError(
+            "the size of a run differs from its record",
+            kind="run_size_differs",
+            path=info.path,
+            expected=info.size,
+            actual=actual,
+            remedy=_REMEDY,
+        )
+
+
+def _check_digest(actual: str, info: RunInfo) -> None:
+    if actual != info.sha256:
+        raise CorruptionError(
+            "the digest of a run differs from its record",
+            kind="run_digest_differs",
+            path=info.path,
+            expected=info.sha256,
+            actual=actual,
+            remedy=_REMEDY,
+        )
+
+
+class RunFile:
+    """One open run."""
+
+    def __init__(self, content: Any, info: RunInfo, schema: TraceSchema, *, checked: bool) -> None:
+        """Read framing, header and summary of the file's bytes; touch no rows."""
+        self.info, self.schema = info, schema
+        self._content = content
+        self._kept: dict[int, Any] = {}
+        self._lock = threading.Lock()
+        self._unchecked: set[int] = set()
+        self._guard(lambda: self._load(checked=checked))
+
+    def _load(self, *, checked: bool) -> None:
+        reader = pa.ipc.open_file(self._content)
+        header = self._header(reader.schema)
+        # A batch that is a view of the file costs nothing to keep; an unpacked one does.
+        self._kept_max = None if header.compression is None else _BATCHES_KEPT
+        self._check_schema(reader.schema)
+        self._arrow_schema = reader.schema
+        self._summary = self._read_summary(reader)
+        self._check_facts(header)
+        facts = self._summary.batches
+        if checked:
+            self._unchecked.update(range(len(facts)))
+        self.batch_starts = np.concatenate(([0], np.cumsum([b.rows for b in facts], dtype=int)))
+        self.hash_mins = np.array([int(b.hash_min, 16) for b in facts], np.uint64)
+        self.hash_maxs = np.array([int(b.hash_max, 16) for b in facts], np.uint64)
+
+    def _guard(self, read: Any) -> Any:
+        try:
+            return read()
+        except HoldfastError:
+            raise
+        except _DECODING as error:
+            raise self._corrupt("a run cannot be decoded", "run_undecodable", error) from error
+
+    def _corrupt(self, what: str, kind: str, reason: object) -> CorruptionError:
+        return CorruptionError(
+            what, kind=kind, path=self.info.path, reason=str(reason)[:300], remedy=_REMEDY
+        )
+
+    def _header(self, schema: Any) -> RunHeader:
+        raw = (schema.metadata or {}).get(HEADER_KEY)
+        if raw is None:
+            raise self._corrupt("not a run", "run_undecodable", "no header in the Arrow schema")
+        version = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
+        if isinstance(version, int) and version > RUN_FORMAT:
+            raise IncompatibleError(
+                "a run was written by a newer Holdfast",
+                kind="newer_format",
+                path=self.info.path,
+                format=version,
+                supported=RUN_FORMAT,
+                remedy="upgrade Holdfast; nothing was changed",
+            )
+        return msgspec.json.decode(raw, type=RunHeader)
+
+    def _check_schema(self, actual: Any) -> None:
+        expected = self.schema.stored
+        if actual.equals(expected, check_metadata=False):
+            return
+        wanted = {f"{f.name}: {f.type}" for f in expected}
+        present = {f"{f.name}: {f.type}" for f in actual}
+        raise IncompatibleError(
+            "a run has another schema than its trace",
+            kind="run_schema_differs",
+            path=self.info.path,
+            missing="; ".join(sorted(wanted - present)) or None,
+            unexpected="; ".join(sorted(present - wanted)) or None,
+            order=None if wanted != present else "columns or nullability differ",
+            remedy="open the trace with the schema that it was written with",
+        )
+
+    def _read_summary(self, reader: Any) -> RunSummary:
+        count = reader.num_record_batches
+        last = reader.get_batch_with_custom_metadata(count - 1) if count else None
+        notes = dict(last.custom_metadata or {}) if last else {}
+        raw = notes.get(SUMMARY_KEY)
+        if raw is None or notes.get(SUMMARY_CRC_KEY) != f"{zlib.crc32(raw):08x}".encode():
+            raise self._corrupt("a run is not whole", "run_undecodable", "no intact summary")
+        summary = msgspec.json.decode(raw, type=RunSummary)
+        if len(summary.batches) != count - 1:
+            raise self._corrupt("a run is not whole", "run_undecodable", "batches differ")
+        return summary
+
+    def _check_facts(self, header: RunHeader) -> None:
+        """The file and its record must tell the same story."""
+        info, summary = self.info, self._summary
+        batches, first = summary.batches, f"{info.vnodes.hash_low:016x}"
+        pairs = {
+            "trace": (info.trace, header.trace),
+            "keys": (len(self.schema.keys), header.keys),
+            "time_column": (self.schema.time_column, header.time_column),
+            "operator": (info.operator, header.operator),
+            "snapshot": (info.snapshot, header.snapshot),
+            "vnodes": (info.vnodes, VnodeRange(header.vnode_low, header.vnode_high)),
+            "epochs": ((info.epoch_low, info.epoch_high), (header.epoch_low, header.epoch_high)),
+            "generation": (info.generation, header.generation),
+            "rows": (info.rows, summary.rows),
+            "counted": (info.rows, sum(batch.rows for batch in batches)),
+            "hash_min": (f"{info.hash_min:016x}", batches[0].hash_min if batches else first),
+            "hash_max": (f"{info.hash_max:016x}", batches[-1].hash_max if batches else first),
+            "times": (
+                (info.time_min_us, info.time_max_us),
+                (summary.time_min_us, summary.time_max_us),
+            ),
+        }
+        wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        if info.trace != str(self.schema.kind):
+            raise IncompatibleError(
+                "a run belongs to another kind of trace",
+                kind="run_schema_differs",
+                path=info.path,
+                expected=str(self.schema.kind),
+                actual=info.trace,
+            )
+        if wrong:
+            raise CorruptionError(
+                "a run contradicts its record",
+                kind="run_facts_differ",
+                path=info.path,
+                **{
+                    name: f"{want} in the record, {got} in the file"
+                    for name, (want, got) in wrong.items()
+                },
+                remedy=_REMEDY,
+            )
+
+    @property
+    def rows(self) -> int:
+        """How many rows."""
+        return self.info.rows
+
+    @property
+    def batch_count(self) -> int:
+        """How many record batches with rows."""
+        return len(self._summary.batches)
+
+    @property
+    def hashes_distinct(self) -> bool:
+        """Whether no two rows have the same hash."""
+        return self._summary.hashes_distinct
+
+    def batch(self, number: int) -> Any:
+        """One record batch; in place, unless the run is compressed."""
+        with self._lock:  # a merge thread and a lookup may share an open run
+            found = self._kept.get(number)
+            if found is None:
+                found = self._guard(lambda: self._read_batch(number))
+                while self._kept_max is not None and len(self._kept) >= self._kept_max:
+                    self._kept.pop(next(iter(self._kept)))
+                self._kept[number] = found
+        return found
+
+    def hashes(self, number: int) -> np.ndarray:
+        """The hashes of one record batch."""
+        column: np.ndarray = self.batch(number).column(0).to_numpy(zero_copy_only=False)
+        return column
+
+    def _read_batch(self, number: int) -> Any:
+        """Decode exactly the bytes that the checksum covers; the file's footer is not asked."""
+        facts = self._summary.batches[number]
+        raw = self._content.slice(facts.offset, facts.length)
+        if number in self._unchecked:
+            actual = zlib.crc32(raw)
+            if actual != facts.crc32:
+                raise CorruptionError(
+                    "rows of a run disagree with their checksum",
+                    kind="run_checksum_differs",
+                    path=self.info.path,
+                    batch=number,
+                    offset=facts.offset,
+                    expected=f"{facts.crc32:08x}",
+                    actual=f"{actual:08x}",
+                    remedy=_REMEDY,
+                )
+            self._unchecked.discard(number)
+        batch = pa.ipc.read_record_batch(pa.ipc.read_message(raw), self._arrow_schema)
+        if batch.num_rows != facts.rows:
+            raise self._corrupt("a batch has other rows", "run_undecodable", f"batch {number}")
+        return batch

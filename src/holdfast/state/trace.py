@@ -1,0 +1,178 @@
+"""What both kinds of partition share: open runs, views, and writing a run of updates.
+
+Invariants:
+- A partition reads exactly the segments of its vnodes; rows of others are refused, not ignored.
+- `apply` writes one new run and changes nothing else: until a checkpoint lists the run, it is
+  garbage. Reading goes on from the runs that were given at opening.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import InvalidInputError
+from holdfast.state.partition import partition_range, segments
+from holdfast.state.rows import take
+from holdfast.state.run import RunOptions, write_run
+from holdfast.state.view import RunView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from holdfast.state.info import RunInfo, RunTarget
+    from holdfast.state.partition import Segment
+    from holdfast.state.rows import Groups
+    from holdfast.state.runfile import RunFile, RunSource
+    from holdfast.state.schema import TraceKind, TraceSchema
+    from holdfast.storage.api import Storage
+
+
+class TracePartition:
+    """One partition of a trace, open for lookups."""
+
+    kind: ClassVar[TraceKind]
+
+    def __init__(
+        self,
+        schema: TraceSchema,
+        views: list[RunView],
+        partition: int,
+        partitions: int,
+        time_bound_us: int | None,
+        *,
+        fresh: bool,
+    ) -> None:
+        """Use `open`."""
+        self._fresh = fresh
+        self.schema = schema
+        self.partition, self.partitions = partition, partitions
+        self.vnodes = partition_range(partition, partitions)
+        self.time_bound_us = time_bound_us
+        self._views = views
+
+    @classmethod
+    def open(
+        cls,
+        runs: Sequence[RunInfo],
+        source: RunSource,
+        schema: TraceSchema,
+        *,
+        partition: int = 0,
+        partitions: int = 1,
+        time_bound_us: int | None = None,
+    ) -> Self:
+        """Open a trace's runs for one partition of any number of them.
+
+        Rows with an event time before `time_bound_us` are treated as absent, whether or not a
+        merge has removed them yet.
+        """
+        if schema.kind is not cls.kind:
+            raise InvalidInputError(
+                "the schema is of another kind of trace",
+                kind="trace_kind_differs",
+                expected=str(cls.kind),
+                actual=str(schema.kind),
+            )
+        found = segments(runs, partition_range(partition, partitions))
+        views = views_of(found, source, schema)
+        return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
+
+    def apply(
+        self,
+        updates: Any,
+        storage: Storage,
+        target: RunTarget,
+        *,
+        options: RunOptions | None = None,
+    ) -> RunInfo | None:
+        """Write the updates as one new run; None when they come to nothing.
+
+        The first run of a partition is a snapshot: there is nothing that it builds on, and
+        nothing for a tombstone to delete.
+        """
+        if (target.partition, target.partitions) != (self.partition, self.partitions):
+            raise InvalidInputError(
+                "the target is another partition",
+                kind="partition_differs",
+                target=f"{target.partition} of {target.partitions}",
+                open=f"{self.partition} of {self.partitions}",
+            )
+        rows = self._combined(self.schema.rows_of(updates))
+        if not rows.num_rows:
+            return None
+        hashes = rows.column(0).to_numpy()
+        self._check_mine(int(hashes[0]), int(hashes[-1]))
+        return write_run(
+            storage, self.schema, target, rows, self.vnodes, snapshot=self._fresh, options=options
+        )
+
+    def _combined(self, rows: Any) -> Any:
+        raise NotImplementedError
+
+    def _check_mine(self, low: int, high: int) -> None:
+        if not self.vnodes.hash_low <= low <= high <= self.vnodes.hash_high:
+            raise InvalidInputError(
+                "rows belong to another partition",
+                kind="wrong_partition",
+                partition=f"{self.partition} of {self.partitions}",
+                hashes=f"{low:016x}..{high:016x}",
+                remedy="shuffle by vnode: the top 8 bits of the hash",
+            )
+
+    def close(self) -> None:
+        """Let go of the runs; the source decides what stays open."""
+        self._views = []
+
+    def __enter__(self) -> Self:
+        """Use as a context."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+
+def views_of(
+    found: Iterable[Segment], source: RunSource, schema: TraceSchema, *, keep: bool = True
+) -> list[RunView]:
+    """Segments as views of open runs, in the same order; each run is opened once."""
+    opened: dict[str, RunFile] = {}
+    views = []
+    for segment in found:
+        run = opened.get(segment.run.path)
+        if run is None:
+            run = opened[segment.run.path] = source.open(segment.run, schema, keep=keep)
+        view = RunView(run, segment.vnodes)
+        if not view.empty:
+            views.append(view)
+    return views
+
+
+def combine_latest(rows: Any, groups: Groups) -> Any:
+    """The newest row of each key, in hash order."""
+    return take(rows, groups.last())
+
+
+def combine_bag(rows: Any, groups: Groups) -> Any:
+    """Each row once with the sum of its weights, in hash order, without zeros."""
+    sums = groups.sums(rows.column(1).to_numpy())
+    kept = np.flatnonzero(sums)
+    combined = take(rows, groups.first()[kept])
+    return with_weights(combined, sums[kept])
+
+
+def with_weights(rows: Any, weights: np.ndarray) -> Any:
+    """The same stored rows with other weights."""
+    columns = rows.columns
+    columns[1] = pa.array(weights, pa.int64())
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
