@@ -10,11 +10,11 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.java import JAVA_MIN, find_java, java_major, wrap_java
+from holdfast.java import JAVA_MIN, PLACES, find_java, java_major, wrap_java
 
 CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
 
@@ -23,9 +23,14 @@ class JavaSetupError(Exception):
     """One sentence for the person at the keyboard."""
 
 
-def ensure_java(directory: Path) -> Path:
+def ensure_java(
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    places: Sequence[str] = PLACES,
+) -> Path:
     """JAVA_HOME of a Java that Spark can run on."""
-    found = find_java()
+    found = find_java(environment, places=places)
     return found.home if found is not None else install_java(directory)
 
 

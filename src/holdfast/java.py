@@ -15,7 +15,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from holdfast.errors import IncompatibleError, NotFoundError
 
 JAVA_MIN = 17
 _VERSION = re.compile(r'version "(?P<major>[0-9]+)(?:\.(?P<minor>[0-9]+))?')
-_PLACES = (
+PLACES = (
     "/usr/lib/jvm/*",
     "/usr/java/*",
     "/opt/java/*",
@@ -60,22 +60,26 @@ class Java:
     major: int
 
 
-def find_java(environment: Mapping[str, str] | None = None) -> Java | None:
-    """The first Java of at least `JAVA_MIN`: JAVA_HOME, this environment's own, PATH, the rest."""
-    for candidate in candidates(os.environ if environment is None else environment):
+def find_java(
+    environment: Mapping[str, str] | None = None, *, places: Sequence[str] = PLACES
+) -> Java | None:
+    """The first Java of at least `JAVA_MIN`: JAVA_HOME, this environment's own, PATH, `places`."""
+    for candidate in candidates(os.environ if environment is None else environment, places):
         major = java_major(candidate)
         if major is not None and major >= JAVA_MIN:
             return Java(candidate.parent.parent, major)
     return None
 
 
-def require_java(environment: Mapping[str, str] | None = None) -> Java:
+def require_java(
+    environment: Mapping[str, str] | None = None, *, places: Sequence[str] = PLACES
+) -> Java:
     """A Java that Spark can run on, or an error that says what to do."""
     known = os.environ if environment is None else environment
-    found = find_java(known)
+    found = find_java(known, places=places)
     if found is not None:
         return found
-    for candidate in candidates(known):
+    for candidate in candidates(known, places):
         major = java_major(candidate)
         if major is not None:
             raise IncompatibleError(
@@ -89,24 +93,24 @@ def require_java(environment: Mapping[str, str] | None = None) -> Java:
     raise NotFoundError("Spark needs Java, and none was found", kind="no_java", remedy=_REMEDY)
 
 
-def candidates(environment: Mapping[str, str]) -> Iterator[Path]:
+def candidates(environment: Mapping[str, str], places: Sequence[str] = PLACES) -> Iterator[Path]:
     """Where a `java` may be, in the order in which they are tried; each once."""
     seen: set[Path] = set()
-    for place in _places(environment):
+    for place in _places(environment, places):
         java = place / "bin" / "java"
         if java not in seen and os.access(java, os.X_OK) and java.is_file():
             seen.add(java)
             yield java
 
 
-def _places(environment: Mapping[str, str]) -> Iterator[Path]:
+def _places(environment: Mapping[str, str], patterns: Sequence[str]) -> Iterator[Path]:
     if environment.get("JAVA_HOME"):
         yield Path(environment["JAVA_HOME"])
     yield Path(sys.prefix) / "java"  # where `make setup` puts one
     on_path = shutil.which("java", path=environment.get("PATH", os.defpath))
     if on_path is not None:
         yield Path(on_path).resolve().parent.parent
-    for pattern in _PLACES:
+    for pattern in patterns:
         yield from sorted(Path("/").glob(pattern.lstrip("/")), reverse=True)
 
 
