@@ -41,7 +41,7 @@ try:
     with crash_at("commit.after_barrier"):  # all files are durable, the commit record is not
         step(store)
 except SimulatedCrash as crash:
-    print(f"crashed:    {crash}")
+    print(f"crashed:    {crash.point}")
 
 # A dead process holds no lock. This one only plays dead, so the newcomer has to take over.
 again = hf.open_store(root, "sums", topology=pipeline, takeover=True)
