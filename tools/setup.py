@@ -6,7 +6,8 @@
 Invariants:
 - Standard library only: this runs before anything is installed.
 - A finished set-up is recognised by one small file, so that calling it again costs almost nothing.
-- A `.venv` that was being made when the power went is made again; one that works is added to.
+- A `.venv` that was being made when the power went, or that was moved, is made again; one that
+  works is added to.
 - Two calls at once wait for each other. The lock is on the project's directory: no file is left.
 - Every failure is one sentence that says what to do, and exit status 1.
 """
@@ -86,7 +87,8 @@ def ensure(root: Path, level: str) -> None:
         if level == "dev":
             _bring_java(root, venv)
         levels = before.get("levels", []) if before.get("fingerprint") == wanted else []
-        _write(venv, {"state": "ready", "fingerprint": wanted, "levels": [*levels, *_upto(level)]})
+        done = {"state": "ready", "fingerprint": wanted, "root": str(root)}
+        _write(venv, {**done, "levels": [*levels, *_upto(level)]})
         _say("ready")
 
 
@@ -180,6 +182,7 @@ def _is_ready(venv: Path, level: str, wanted: str) -> bool:
     return (
         stamp.get("state") == "ready"
         and stamp.get("fingerprint") == wanted
+        and stamp.get("root") == str(venv.parent)
         and level in stamp.get("levels", [])
         and (venv / "bin" / "python").exists()
         and (level != "dev" or _java_is_there(venv))
@@ -196,8 +199,11 @@ def _java_is_there(venv: Path) -> bool:
 
 def _is_usable(venv: Path) -> bool:
     """A finished environment of this very Python, ours or made by hand."""
-    if venv.is_symlink() or _read(venv).get("state") == "busy":
+    stamp = _read(venv)
+    if venv.is_symlink() or stamp.get("state") == "busy":
         return False
+    if stamp.get("root", str(venv.parent)) != str(venv.parent):
+        return False  # the directory was moved: scripts inside still name the old place
     python = venv / "bin" / "python"
     if not python.exists():
         return False
