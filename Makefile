@@ -1,0 +1,46 @@
+# The two commands that a fresh machine needs: `make run` and `make test`.
+# Both prepare .venv by themselves; see tools/setup.py. Needed beforehand: Python 3.11+ with pip.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test check soak bench mutants clean
+
+# python3 if it is new enough, otherwise the newest that is.
+PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
+	{ echo $$name; break; }; done),python3)
+WORKERS ?= 2
+IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/bin:$$PATH"
+PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
+	@$(PYTHON) tools/setup.py dev
+
+run:  ## commit, crash in mid-commit, recover: the example of the README
+	@$(PYTHON) tools/setup.py run
+	@.venv/bin/python examples/crash_and_recover.py .holdfast-run
+
+test: setup  ## all tests but the long series; WORKERS=n processes, TESTS=paths to choose
+	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not soak" $(TESTS)
+
+check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/mypy
+	@test ! -d tests/tidy || $(PYTEST) -q tests/tidy
+
+soak: setup  ## the long series: every test with more examples, and those marked soak
+	@HOLDFAST_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadfile --timeout 7200 $(TESTS)
+
+bench: setup  ## benchmarks, one question per file; BENCH=paths to choose
+	@for file in $(or $(BENCH),$(sort $(wildcard benchmarks/bench_*.py))); do \
+		echo "== $$file"; $(IN_VENV) .venv/bin/python $$file || exit 1; done
+
+mutants: setup  ## break the code on purpose and see whether a test notices
+	@$(IN_VENV) .venv/bin/python tools/mutate.py
+
+clean:  ## remove .venv, caches and what `make run` has stored
+	rm -rf .venv .holdfast-run .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

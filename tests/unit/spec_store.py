@@ -1,0 +1,45 @@
+"""The tiny store whose bytes stand in spec/format-v1.md, section 8, made anew."""
+
+from pathlib import Path
+from unittest.mock import patch
+
+import holdfast as hf
+from holdfast.clock import ManualClock
+from holdfast.format.manifest import Versions
+from holdfast.ids import SeededIds
+
+PIPELINE = "tiny"
+
+
+def write_spec_store(root: Path) -> Path:
+    """Two checkpoints, one outcome, one savepoint; returns the pipeline's directory."""
+    topology = hf.topology(
+        hf.Part(name="numbers", kind="source", what="counter"),
+        hf.Part(name="seen", kind="operator", what="distinct", inputs=["numbers"], keys=["n"]),
+        hf.Part(name="total", kind="operator", what="sum", inputs=["numbers"], stateful=True),
+        hf.Part(name="out", kind="sink", what="files", inputs=["total"]),
+    )
+    clock = ManualClock(wall_us=1_700_000_000_000_000)
+    versions = Versions(holdfast="0.1.0", python="3.11.0")
+    with (
+        patch("platform.node", return_value="example"),
+        patch("holdfast.checkpoint.commit.software", return_value=versions),
+        patch("holdfast.checkpoint.opening.__version__", "0.1.0"),
+    ):
+        store = hf.open_store(root, PIPELINE, topology=topology, clock=clock, ids=SeededIds(7))
+        for epoch, (count, total) in enumerate([(3, 3), (5, 10)]):
+            clock.advance_ms(1_000)
+            draft = store.draft()
+            draft.set_source("numbers", hf.CounterPosition(partitions={"0": count}))
+            run = draft.write_run("seen", 0, b"run %d\n" % epoch, snapshot=epoch == 0, rows=count)
+            draft.set_operator("seen", trace="latest", rows=count, keys=count)
+            draft.add_file(run)
+            draft.put_small("total", str(total).encode())
+            draft.stage_sink("out", f"staged/{epoch}", replay="deduplicates")
+            draft.add_processed(count)
+            store.commit(draft)
+            if epoch == 0:
+                store.record_outcome(store.list()[0].checkpoint, "out", "committed")
+        store.pin("before-upgrade", "epoch:0")
+        store.close()
+    return root / PIPELINE

@@ -1,0 +1,152 @@
+"""Documents say what the code does: the example runs, links lead somewhere, kinds are complete."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import kinds
+import pytest
+from spec_store import write_spec_store
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLE = ROOT / "examples" / "crash_and_recover.py"
+PAGES = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "spec/**/*.md")
+    for path in ROOT.glob(pattern)
+    if path.is_file()
+)
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def _blocks(text, language):
+    return [body for kind, body in _FENCE.findall(text) if kind == language]
+
+
+def _prose(text):
+    """A page without its code, where brackets mean something else."""
+    return re.sub(r"`[^`\n]*`", "", _FENCE.sub("", text))
+
+
+def _run_example(root):
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE), str(root)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_readme_opens_with_the_example_that_make_run_runs():
+    """The first code of the README is examples/crash_and_recover.py, character by character."""
+    assert _blocks(README, "python")[0] == EXAMPLE.read_text()
+
+
+def test_readme_shows_the_output_that_the_example_really_prints(tmp_path):
+    """The first run prints what the README shows; a second run goes on from the first."""
+    first = _run_example(tmp_path)
+    shown = next(block for block in _blocks(README, "text") if block.startswith("committed:"))
+    assert first == shown
+    again = _run_example(tmp_path)
+    numbers = [int(n) for n in re.findall(r"(\d+) numbers", first + again)]
+    assert numbers == [10, 10, 20, 30, 30, 40]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_between_documents_resolve(page):
+    """Every relative link leads to a file, every fragment to a heading, in the repository."""
+    broken = []
+    for target in _LINK.findall(_prose(page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, fragment = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if (
+            not file.exists()
+            or not file.is_relative_to(ROOT)
+            or (fragment and file.suffix == ".md" and fragment not in _anchors(file))
+        ):
+            broken.append(target)
+    assert broken == []
+
+
+def _anchors(page):
+    headings = re.findall(r"^#+ (.*)$", _FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _rows(section):
+    text = (ROOT / "docs" / "errors.md").read_text()
+    part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
+    found = re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE)
+    assert found == sorted(set(found)), "rows are sorted and none is there twice"
+    return set(found)
+
+
+@pytest.mark.parametrize(
+    ("section", "collect"),
+    [
+        ("Kinds of errors", kinds.error_kinds),
+        ("Kinds of findings", kinds.finding_kinds),
+    ],
+)
+def test_every_kind_is_documented_and_every_documented_kind_exists(section, collect):
+    """docs/errors.md lists exactly the kinds that the source can give."""
+    used, documented = collect(), _rows(section)
+    missing = {kind: sorted(files) for kind, files in used.items() if kind not in documented}
+    assert missing == {}
+    assert documented - set(used) == set(), "kinds that are no longer used belong to `Retired`"
+
+
+def test_every_decision_record_is_listed_and_complete():
+    """Each ADR has a status, a context, a decision, rejected alternatives and consequences."""
+    index = (ROOT / "docs" / "adr" / "README.md").read_text()
+    records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert records
+    for record in records:
+        text = record.read_text()
+        assert f"]({record.name})" in index, record.name
+        for heading in ("Context", "Decision", "Rejected", "Consequences"):
+            assert f"\n## {heading}\n" in text, f"{record.name} lacks {heading}"
+
+
+def test_make_help_documents_every_target():
+    """Every phony target of the Makefile is explained by `make help`."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)[1].split()
+    done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert re.findall(r"^  make (\w+) +\S", done.stdout, re.MULTILINE) == targets
+
+
+def test_constraints_are_exact_and_name_no_address():
+    """constraints.txt pins every package to one version, once, without addresses or hashes."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    names = [line.split("==")[0].lower().replace("_", "-") for line in pins]
+    assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.]*", line)] == []
+    assert len(names) == len(set(names))
+
+
+def test_the_first_steps_run(tmp_path, monkeypatch):
+    """All code of docs/start.md runs in order, and the plan that it shows is the real one."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "start.md").read_text()
+    names = {}
+    for block in _blocks(page, "python"):
+        exec(compile(block, "docs/start.md", "exec"), names)
+    assert _blocks(page, "text")[0].strip() == str(names["plan"]).splitlines()[0]
+
+
+def test_the_listing_of_files_on_disk_is_a_real_one(tmp_path):
+    """docs/files-on-disk.md lists exactly the files of the specification's store."""
+    store = write_spec_store(tmp_path)
+    real = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
+    shown = _blocks((ROOT / "docs" / "files-on-disk.md").read_text(), "text")[0].split()
+    assert shown == ["tiny/", *real]
