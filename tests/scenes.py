@@ -14,6 +14,7 @@ from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.ids import RandomIds
+from holdfast.storage import MemoryStorage
 
 PIPELINE = "p"
 TOPOLOGY = topology(
@@ -177,6 +178,14 @@ def in_memory(world):
     )
 
 
+def copied(storage):
+    """A memory storage of its own with the same objects."""
+    twin = MemoryStorage()
+    for entry in storage.list(""):
+        twin.put(entry.path, storage.get(entry.path))
+    return twin
+
+
 __all__ = [
     "PIPELINE",
     "REBUILD_KINDS",
@@ -185,6 +194,7 @@ __all__ = [
     "HoldfastError",
     "World",
     "assert_verified",
+    "copied",
     "fill",
     "in_memory",
     "snapshot",

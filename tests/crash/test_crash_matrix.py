@@ -6,24 +6,12 @@ import functools
 
 import pytest
 from scenarios import SCENARIOS, Scenario
-from scenes import PIPELINE, World, assert_verified, snapshot
+from scenes import PIPELINE, World, assert_verified, copied, snapshot
 
 from holdfast.checkpoint import recovery_plan
 from holdfast.points import POINTS
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import SimulatedCrash, crash_at, points_reached
-
-RECOVERY_POINTS = [
-    "open.before_header",
-    "open.after_header",
-    "open.before_record",
-    "open.after_record",
-    "cleanup.before_delete",
-    "cleanup.after_delete",
-    "rebuild.before_record",
-    "rebuild.after_record",
-]
-
 
 class KernelStorage(LocalStorage):
     """Local disk whose locks the test can drop, as the kernel does when a process dies."""
@@ -157,18 +145,19 @@ def exclusive(settings):
 def test_crash_again_during_recovery(scenario):
     """A second crash inside the recovery from the first one changes nothing about the outcome."""
     states, visits = expected(scenario.name)
+    prepared = World(MemoryStorage(), settings=scenario.settings)
+    scenario.prepare(prepared)
     for index, point, nth in visits:
-        for second in RECOVERY_POINTS:
-            world = World(MemoryStorage(), settings=scenario.settings)
-            scenario.prepare(world)
-            run_until_crash(scenario, world, point, nth)
-            world = World(world.storage, settings=scenario.settings)
-            try:
-                with crash_at(second):
-                    world.recover()
-            except SimulatedCrash:
-                world = World(world.storage, settings=scenario.settings)
+        crashed = World(copied(prepared.storage), settings=scenario.settings)
+        run_until_crash(scenario, crashed, point, nth)
+        with points_reached() as recovery:
+            World(copied(crashed.storage), settings=scenario.settings).recover()
+        for second in recovery.visits():
+            world = World(copied(crashed.storage), settings=scenario.settings)
+            with pytest.raises(SimulatedCrash), crash_at(*second):
                 world.recover()
+            world = World(world.storage, settings=scenario.settings)
+            world.recover()
             allowed = allowed_after(states, index)
             check_recovered(world, allowed, (scenario.name, point, nth, second))
 
