@@ -252,6 +252,19 @@ class CatalogWriter:
         if self._dead is not None:
             raise self._dead
 
+    def confirm_alive(self) -> None:
+        """Ask the storage whether there is a successor; what was listed before is then all ours.
+
+        The record after ours is looked for first: a compaction deletes ours before it.
+        """
+        self.check_alive()
+        if self.state.head < 0:
+            return
+        taken = self._storage.exists(self._home.at(paths.record(Sequence(self.state.head + 1))))
+        if taken or not self._storage.exists(self._home.at(paths.record(self.state.head))):
+            self._dead = self._fenced(Sequence(self.state.head + 1))
+            raise self._dead
+
     def append(self, body: Body) -> Record:
         """Write the next record. After an error of any kind the in-memory state is unchanged."""
         self.check_alive()
