@@ -152,7 +152,7 @@ def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -
     for entry in [wanted] if wanted else state.candidates:
         deep = _deep(settings, entry)
         report = VerifyReport(deep=deep)
-        manifests.update(verify_checkpoints(reader, [entry], report))
+        manifests.update(verify_checkpoints(reader, [entry], report, strict=True))
         checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
         depth = "deep" if deep else "shallow"
         if report.ok:
