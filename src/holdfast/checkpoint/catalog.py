@@ -13,6 +13,7 @@ Spec: spec/format-v1.md, section 4.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -85,12 +86,7 @@ def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
     body = record.body
     after = replace(state, head=record.sequence, head_sha256=file_sha256, writer=record.writer)
     if isinstance(body, OpenBody):
-        gone = set(body.abandoned)
-        live = tuple(
-            msgspec.structs.replace(entry, abandoned=True) if entry.checkpoint in gone else entry
-            for entry in state.live
-        )
-        return replace(after, live=live)
+        return replace(after, live=resumed(state.live, body.resume, body.abandoned))
     if isinstance(body, CommitBody):
         epoch_max = max(state.epoch_max, body.summary.epoch)
         return replace(after, live=(*state.live, body.summary), epoch_max=epoch_max)
@@ -100,6 +96,24 @@ def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
             after, live=tuple(entry for entry in state.live if entry.checkpoint not in dropped)
         )
     return replace(after, base=record.sequence, live=tuple(body.live), epoch_max=body.epoch_max)
+
+
+def resumed(
+    live: Iterable[Summary], resume: CheckpointId | None, abandoned: Collection[CheckpointId]
+) -> tuple[Summary, ...]:
+    """Live checkpoints after an opening: what is resumed counts again, with its ancestors.
+
+    Without that, undoing a rollback would last only until the next opening.
+    """
+    by_id = {entry.checkpoint: entry for entry in live}
+    for checkpoint in abandoned:
+        if checkpoint in by_id:
+            by_id[checkpoint] = msgspec.structs.replace(by_id[checkpoint], abandoned=True)
+    entry = by_id.get(resume) if resume is not None else None
+    while entry is not None:
+        by_id[entry.checkpoint] = msgspec.structs.replace(entry, abandoned=False)
+        entry = by_id.get(entry.parent) if entry.parent is not None else None
+    return tuple(by_id.values())
 
 
 def load_catalog(home: Home) -> CatalogState | None:
@@ -236,6 +250,19 @@ class CatalogWriter:
     def check_alive(self) -> None:
         """Refuse when this writer was fenced or does not know what it has done."""
         if self._dead is not None:
+            raise self._dead
+
+    def confirm_alive(self) -> None:
+        """Ask the storage whether there is a successor; what was listed before is then all ours.
+
+        The record after ours is looked for first: a compaction deletes ours before it.
+        """
+        self.check_alive()
+        if self.state.head < 0:
+            return
+        taken = self._storage.exists(self._home.at(paths.record(Sequence(self.state.head + 1))))
+        if taken or not self._storage.exists(self._home.at(paths.record(self.state.head))):
+            self._dead = self._fenced(Sequence(self.state.head + 1))
             raise self._dead
 
     def append(self, body: Body) -> Record:

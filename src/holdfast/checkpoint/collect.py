@@ -102,7 +102,7 @@ class Collector:
         if plan.drop:
             self._check_safe(plan, outcomes)
             dropped = self._drop(plan.drop, "gc")
-        sweep = self._plan_sweep(self._reader.home.list(), self._state, busy)
+        sweep = self._plan_sweep(self._everything(), self._state, busy)
         report = run_sweep(self._reader.home, self._around.storage, sweep, "gc")
         report.dropped = dropped
         reach("gc.after_sweep")
@@ -123,12 +123,12 @@ class Collector:
         reach("delete.after_sweep")
         return report
 
-    def clean_up(self) -> SweepReport:
+    def clean_up(self, *, busy: Collection[CheckpointId] = ()) -> SweepReport:
         """At start: remove unreferenced leftovers of our own; never fails the opening."""
         report = SweepReport(SweepPlan())
         try:
             self._check_undamaged()
-            sweep = self._plan_sweep(self._reader.home.list(), self._state)
+            sweep = self._plan_sweep(self._everything(), self._state, busy)
             return run_sweep(self._reader.home, self._around.storage, sweep, "cleanup")
         except HoldfastError as error:
             report.error = error
@@ -229,6 +229,16 @@ class Collector:
             self._catalog.append_base(tuple(e for e in live if e.checkpoint not in gone))
         return tuple(checkpoint for checkpoint in dropped if checkpoint not in late)
 
+    def _everything(self) -> list[Entry]:
+        """All files of the pipeline, none of them written by a successor.
+
+        Without the question afterwards, a writer that was overtaken would take the checkpoints
+        of its successor for leftovers.
+        """
+        listing = [*self._reader.home.list()]
+        self._catalog.confirm_alive()
+        return listing
+
     def _needed(self, state: CatalogState) -> set[str]:
         """Every path that a live checkpoint names; unreadable manifests stop the collection."""
         return reachable(self._readable(state), self._reader.home.pipeline)
@@ -283,7 +293,7 @@ class Collector:
         return [e for e in self._reader.home.list(paths.OUTCOMES) if e.path.startswith(prefix)]
 
     def _sweep(self, files: list[Entry] | None, dropped: tuple[CheckpointId, ...]) -> SweepReport:
-        listing = self._reader.home.list() if files is None else iter(files)
+        listing = self._everything() if files is None else files
         plan = self._plan_sweep(listing, self._state)
         report = run_sweep(self._reader.home, self._around.storage, plan, "gc")
         report.dropped = dropped

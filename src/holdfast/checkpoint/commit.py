@@ -6,7 +6,8 @@ Invariants:
 - A catalog sequence number is written by at most one writer.
 - Epochs never decrease along the catalog, and neither do positions and watermarks along a lineage.
 - A commit that failed leaves the state in memory as it was and no manifest on disk; a commit whose
-  outcome is unknown leaves everything for recovery to look at.
+  outcome is unknown, and one that a successor may count on, leave everything where it is.
+- Files that a barrier could not make durable are never offered to a second one.
 
 Spec: spec/format-v1.md, section 4.3.
 """
@@ -17,12 +18,18 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from holdfast.checkpoint.catalog import CatalogWriter
+from holdfast.checkpoint.catalog import CatalogWriter, load_catalog
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.rebuild import summarise
 from holdfast.clock import Clock
-from holdfast.errors import CommitUnknownError, CorruptionError, HoldfastError, InvalidInputError
+from holdfast.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    FencedError,
+    HoldfastError,
+    InvalidInputError,
+)
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.findings import errors_of
@@ -83,18 +90,45 @@ def commit_draft(
     try:
         storage.put(home.at(path), data, durable=False)
         reach("commit.after_manifest")
-        storage.barrier([*(home.at(name) for name in own), home.at(path)])
-        reach("commit.after_barrier")
-        summary = summarise(manifest, data)
-        catalog.append(CommitBody(summary=summary))
-    except CommitUnknownError:
-        raise
     except HoldfastError:
         _forget(home, storage, path)
         raise
-    draft.finished = True
+    try:
+        storage.barrier([*(home.at(name) for name in own), home.at(path)])
+    except HoldfastError:
+        # A file that failed to sync once may sync "well" the next time without its data: what
+        # was written must not be offered again.
+        draft.abort()
+        raise
+    reach("commit.after_barrier")
+    summary = summarise(manifest, data)
+    draft.finished = True  # from here on, only the catalog says whether its files may go
+    try:
+        catalog.append(CommitBody(summary=summary))
+    except CommitUnknownError:
+        raise
+    except FencedError:
+        draft.finished = _may_be_committed(home, manifest)
+        raise
+    except HoldfastError:
+        draft.finished = False
+        _forget(home, storage, path)
+        raise
     reach("commit.after_record")
     return Committed(summary, manifest)
+
+
+def _may_be_committed(home: Home, manifest: Manifest) -> bool:
+    """Whether the successor of a fenced writer may count on this checkpoint.
+
+    The record may have been part of the chain before the successor folded it into a base. Then
+    the checkpoint belongs to the successor, and deleting any of it would be a loss of data.
+    """
+    try:
+        state = load_catalog(home)
+    except HoldfastError:
+        return True
+    return state is None or bool(state.damage) or state.find(manifest.checkpoint) is not None
 
 
 def _forget(home: Home, storage: Storage, path: str) -> None:

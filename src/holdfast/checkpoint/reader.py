@@ -104,7 +104,7 @@ class StoreReader:
         for entry in self.home.list():
             meaning = paths.classify(entry.path)
             kinds.add(meaning.kind if meaning else "foreign")
-        if not kinds:
+        if kinds <= {"lock", "temporary"}:  # at most the traces of a first opening that died
             return NotFoundError(
                 "no pipeline of that name in this store",
                 kind="no_pipeline",

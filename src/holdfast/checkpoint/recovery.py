@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.catalog import CatalogState, resumed
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
 from holdfast.errors import (
@@ -152,13 +152,15 @@ def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -
     for entry in [wanted] if wanted else state.candidates:
         deep = _deep(settings, entry)
         report = VerifyReport(deep=deep)
-        manifests.update(verify_checkpoints(reader, [entry], report))
+        manifests.update(verify_checkpoints(reader, [entry], report, strict=True))
         checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
         depth = "deep" if deep else "shallow"
         if report.ok:
             break
-    for entry in state.candidates:
-        if entry.checkpoint not in manifests and entry.checkpoint not in checked and entry.sinks:
+    for entry in resumed(state.live, wanted.checkpoint if wanted else None, ()):
+        if entry.abandoned or not entry.sinks:
+            continue
+        if entry.checkpoint not in manifests and entry.checkpoint not in checked:
             _try_manifest(reader, entry, manifests)
     seen = max(state.epoch_max, outcomes.epoch_max)
     if state.damage:
@@ -262,11 +264,17 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryP
     )
 
 
+def _live_after(plan: RecoveryPlan, evidence: Evidence) -> tuple[Summary, ...]:
+    """Live checkpoints as the opening will leave them."""
+    chosen = plan.chosen.checkpoint if plan.chosen else None
+    return resumed(evidence.state.live, chosen, plan.abandon)
+
+
 def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]:
     """Tokens of the chosen checkpoint and of older live ones that were never committed."""
     chosen = plan.chosen
     found: list[PendingToken] = []
-    for entry in evidence.state.live:
+    for entry in _live_after(plan, evidence):
         if chosen is None or entry.sequence > chosen.sequence or entry.abandoned:
             continue
         manifest = evidence.manifests.get(entry.checkpoint)
@@ -339,7 +347,7 @@ def _check_tokens(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> Rec
     """A token that cannot be read any more is an epoch that a sink may never get."""
     lost = [
         f"{sink.name} (epoch {entry.epoch})"
-        for entry in evidence.state.live
+        for entry in _live_after(plan, evidence)
         if not entry.abandoned and plan.chosen and entry.sequence < plan.chosen.sequence
         for sink in entry.sinks
         if entry.checkpoint not in evidence.manifests

@@ -241,7 +241,7 @@ class Store:
 
     def clean_up(self) -> SweepReport:
         """Remove unreferenced leftovers of earlier crashes; what stays is tried next time."""
-        self.cleanup = self._collector.clean_up()
+        self.cleanup = self._collector.clean_up(busy=[*self._drafts])
         return self.cleanup
 
     def compact(self) -> int:

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ from typing import TypeVar
 
 from holdfast.checkpoint.catalog import CatalogState
 from holdfast.checkpoint.reader import StoreReader, as_finding
-from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
+from holdfast.errors import CorruptionError, HoldfastError, NotFoundError, StorageError
 from holdfast.format import paths
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import FileEntry, Manifest
@@ -27,6 +28,7 @@ from holdfast.ids import CheckpointId
 from holdfast.storage.api import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_BROKEN = "io_error"  # what a disk says about a place that it cannot read
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
@@ -83,16 +85,26 @@ def verify_checkpoints(
     *,
     progress: Progress | None = None,
     threads: int = 2,
+    strict: bool = False,
 ) -> dict[CheckpointId, Manifest]:
-    """Check these checkpoints; findings go into the report under their ids."""
+    """Check these checkpoints; findings go into the report under their ids.
+
+    strict: a storage that does not answer raises instead of looking like damage, so that nobody
+    falls back or forgets a checkpoint because of a lost connection.
+    """
     manifests: dict[CheckpointId, Manifest] = {}
     wanted: dict[str, FileEntry] = {}
     for summary in summaries:
         report.checkpoints += 1
         found = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
-            manifest = reader.manifest(summary)
+            manifest = _twice(lambda summary=summary: reader.manifest(summary))  # type: ignore[misc]
         except CorruptionError as error:
+            found.append(as_finding(error))
+            continue
+        except StorageError as error:
+            if strict and error.kind != _BROKEN:
+                raise
             found.append(as_finding(error))
             continue
         found.extend(_against_catalog(reader, manifest, summary))
@@ -103,7 +115,7 @@ def verify_checkpoints(
                 found.append(
                     _finding("entries_differ", "two manifests disagree about a file", entry.path)
                 )
-    broken = _check_files(reader, wanted, report, progress, threads)
+    broken = _check_files(reader, wanted, report, progress, threads, strict=strict)
     for checkpoint, manifest in manifests.items():
         report.by_checkpoint[checkpoint].extend(
             broken[path] for entry in manifest.files if (path := reader.home.file(entry)) in broken
@@ -134,13 +146,20 @@ def _check_files(
     report: VerifyReport,
     progress: Progress | None,
     threads: int,
+    *,
+    strict: bool,
 ) -> dict[str, Finding]:
     total = sum(entry.size for entry in wanted.values())
     workers = max(threads, min(reader.home.storage.parallel, 16))
     broken: dict[str, Finding] = {}
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
-        return (*item, check_file(reader.home.storage, *item, deep=report.deep))
+        try:
+            return (*item, check_file(reader.home.storage, *item, deep=report.deep))
+        except StorageError as error:
+            if strict:
+                raise
+            return (*item, _finding(error.kind, f"file cannot be read: {error.what}", item[0]))
 
     with ThreadPoolExecutor(workers) as pool:
         for path, entry, finding in pool.map(check, wanted.items()):
@@ -156,29 +175,58 @@ def _check_files(
 def check_file(
     storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
 ) -> Finding | None:
-    """One file of an inventory: there, of the right size, and with `deep` of the right content."""
+    """One file of an inventory: there, of the right size, and with `deep` of the right content.
+
+    A disk that reports an error twice has lost the file. Any other failure of the storage says
+    nothing about the file, and is raised.
+    """
     try:
-        size = storage.stat(path).size
-        if size != entry.size:
-            return _finding("size_differs", "file has another size", path, entry.size, size)
-        if deep:
-            actual = _hash(storage, path, entry.size)
-            if actual != entry.sha256:
-                return _finding(
-                    "digest_differs", "file has other content", path, entry.sha256, actual
-                )
+        return _twice(lambda: _compare(storage, path, entry, deep=deep))
     except NotFoundError:
         return _finding("missing", "file is missing", path)
     except HoldfastError as error:
+        if isinstance(error, StorageError) and error.kind != _BROKEN:
+            raise
         return _finding(error.kind, f"file cannot be read: {error.what}", path)
+
+
+def _compare(
+    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
+) -> Finding | None:
+    size = storage.stat(path).size
+    if size != entry.size:
+        return _finding("size_differs", "file has another size", path, entry.size, size)
+    if deep:
+        actual = _hash(storage, path, entry.size)
+        if actual != entry.sha256:
+            return _finding("digest_differs", "file has other content", path, entry.sha256, actual)
     return None
+
+
+def _twice(read: Callable[[], T]) -> T:
+    """A disk may fail once and be well the next time."""
+    try:
+        return read()
+    except StorageError as error:
+        if error.kind != _BROKEN:
+            raise
+        return read()
 
 
 def _hash(storage: StorageReader, path: str, size: int) -> str:
     local = storage.local_path(path)
     if local is not None:
-        with local.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with local.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except FileNotFoundError:
+            raise NotFoundError("object does not exist", path=path) from None
+        except OSError as error:
+            kind = _BROKEN if error.errno == errno.EIO else "os_error"
+            raise StorageError(
+                error.strerror or "the file cannot be read", kind=kind, path=path,
+                remedy="look at the system log and at the permissions", took_effect=False,
+            ) from error  # fmt: skip
     digest = hashlib.sha256()
     for start in range(0, size, _CHUNK_BYTES):
         digest.update(storage.get_range(path, start, min(_CHUNK_BYTES, size - start)))

@@ -1,0 +1,109 @@
+"""Faulty storage: the n-th operation fails, before or after it took effect.
+
+Invariants:
+- A fault says the truth about itself and no more: what failed before it took effect says so,
+  what failed afterwards (or whose reply was lost) says that nobody knows.
+- Operations are counted in the order in which they are made; the same run meets the same fault.
+- Nothing fails that was not asked for: after `times` faults the storage is sound again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+from holdfast.clock import Clock, ManualClock
+from holdfast.errors import InvalidInputError, StorageError
+from holdfast.storage.api import Storage
+from holdfast.testing.wrap import OPERATIONS, WrappedStorage
+
+FaultKind = Literal["enospc", "eio", "lost", "slow"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What goes wrong.
+
+    kind: `enospc` disk full, `eio` disk broken, `lost` the reply never came, `slow` it only takes
+        its time. after: the operation takes effect before it fails. nth: which of the counted
+        operations, from 1; 0 is none, only count. operations: which are counted, None for all.
+    times: how many in a row fail, beginning with the n-th. slow_ms: how long `slow` is.
+    """
+
+    kind: FaultKind
+    nth: int
+    after: bool = False
+    operations: Collection[str] | None = None
+    times: int = 1
+    slow_ms: int = 5_000
+
+    def __post_init__(self) -> None:
+        """Refuse what could never fire."""
+        unknown = sorted(set(self.operations or ()) - set(OPERATIONS))
+        if unknown or self.nth < 0 or self.times < 1:
+            raise InvalidInputError(
+                "this fault can never happen", kind="invalid_fault", operations=",".join(unknown),
+                nth=self.nth, times=self.times, remedy=f"operations are {', '.join(OPERATIONS)}",
+            )  # fmt: skip
+
+    def error(self, operation: str, path: str) -> StorageError:
+        """The error that a real storage would raise."""
+        known = None if self.after else False
+        facts = {"path": path, "operation": operation, "injected": True}
+        if self.kind == "enospc":
+            # Where a write may have happened, trying again proves nothing about it.
+            return StorageError(
+                os.strerror(errno.ENOSPC), kind="disk_full", retryable=not self.after,
+                took_effect=known, remedy="free some space, then try again", **facts,
+            )  # fmt: skip
+        if self.kind == "eio":
+            return StorageError(
+                os.strerror(errno.EIO), kind="io_error", took_effect=known,
+                remedy="the disk reports an error: look at the system log", **facts,
+            )  # fmt: skip
+        return StorageError(
+            "no answer", kind="unreachable", retryable=True, took_effect=None,
+            remedy="check the network, then try again", **facts,
+        )  # fmt: skip
+
+
+class FaultyStorage(WrappedStorage):
+    """A storage in which exactly the given fault happens."""
+
+    def __init__(self, inner: Storage, fault: Fault, *, clock: Clock | None = None) -> None:
+        """Begin counting; `clock` is what `slow` waits on."""
+        super().__init__(inner)
+        self.fault = fault
+        self.seen = 0
+        self.fired: list[tuple[str, str]] = []
+        self._clock = clock or ManualClock()
+        self._lock = threading.Lock()
+
+    def around(self, operation: str, path: str, call: Callable[[], T], size: int = 0) -> T:
+        """Fail if this is the one."""
+        del size
+        fault = self.fault
+        if not self._due(operation, path):
+            return call()
+        if fault.kind == "slow":
+            self._clock.sleep_ms(fault.slow_ms)
+            return call()
+        if fault.after:
+            call()
+        raise fault.error(operation, path)
+
+    def _due(self, operation: str, path: str) -> bool:
+        fault = self.fault
+        with self._lock:
+            if fault.operations is not None and operation not in fault.operations:
+                return False
+            self.seen += 1
+            if not fault.nth or not fault.nth <= self.seen < fault.nth + fault.times:
+                return False
+            self.fired.append((operation, path))
+            return True

@@ -1,0 +1,307 @@
+"""Power cuts: what may be left of a directory when the machine stops between two system calls.
+
+A `RecordingDisk` writes down every system call of `LocalStorage`. A `PowerCut` replays a prefix of
+them and produces states that POSIX allows afterwards.
+
+Invariants:
+- Content that was not fsynced (nor covered by syncfs) may be empty, torn or garbage.
+- A name that was made, replaced or removed without a later fsync of its directory (or syncfs) may
+  be as it was before, or as it was at any moment since; each name on its own.
+- What was synced is there. A state never holds anything that was not written, but garbage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from holdfast.errors import invariant
+from holdfast.storage.disk import Disk
+
+Sync = Literal["sync", "sync_dir", "sync_filesystem"]
+Content = Literal["empty", "torn", "garbage"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One system call, or a mark that a test has set."""
+
+    name: str
+    path: str = ""
+    target: str = ""
+    inode: int = 0
+    data: bytes = b""
+
+    def __str__(self) -> str:
+        """For a person who reads which moment failed."""
+        size = f" {len(self.data)} bytes" if self.data else ""
+        target = f" -> {self.target}" if self.target else ""
+        return f"{self.name} {self.path}{target}{size}".strip()
+
+
+class RecordingDisk(Disk):
+    """A real disk below `base` that writes down what it is asked to do.
+
+    skip: these calls do nothing and are not written down, to see a test fail without them.
+    real_sync: also really sync; off, since the record alone decides what survives.
+    """
+
+    def __init__(
+        self, base: Path, *, skip: Collection[Sync] = (), real_sync: bool = False
+    ) -> None:
+        """Begin with an empty record; `base` exists and is durable."""
+        self._base = base.absolute()
+        self._skip = frozenset(skip)
+        self._real_sync = real_sync
+        self._inodes: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._count = 0
+        self.calls: list[Call] = []
+
+    def mark(self, text: str) -> None:
+        """Put a mark between two calls: what had returned by then."""
+        self.calls.append(Call("mark", text))
+
+    def _relative(self, path: Path) -> str:
+        return str(path.absolute().relative_to(self._base))
+
+    def _note(self, name: str, path: Path, **more: Any) -> None:
+        self.calls.append(Call(name, self._relative(path), **more))
+
+    def open_new(self, path: Path) -> int:
+        """Create exclusively."""
+        descriptor = super().open_new(path)
+        self._count += 1
+        self._inodes[descriptor] = self._count
+        self._names[self._relative(path)] = self._count
+        self._note("create", path, inode=self._count)
+        return descriptor
+
+    def open_read(self, path: Path) -> int:
+        """Open for reading."""
+        descriptor = super().open_read(path)
+        self._inodes[descriptor] = self._names.get(self._relative(path), 0)
+        return descriptor
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of it."""
+        super().write(descriptor, data)
+        self.calls.append(Call("write", inode=self._inodes[descriptor], data=bytes(data)))
+
+    def sync(self, descriptor: int) -> None:
+        """Make a file's content durable."""
+        if "sync" in self._skip:
+            return
+        if self._real_sync:
+            super().sync(descriptor)
+        self.calls.append(Call("sync", inode=self._inodes[descriptor]))
+
+    def close(self, descriptor: int) -> None:
+        """Let a descriptor go."""
+        self._inodes.pop(descriptor, None)
+        super().close(descriptor)
+
+    def sync_dir(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        if "sync_dir" in self._skip:
+            return
+        if self._real_sync:
+            super().sync_dir(path)
+        self._note("sync_dir", path)
+
+    def sync_filesystem(self, descriptor: int) -> None:
+        """Make everything durable."""
+        if "sync_filesystem" in self._skip:
+            return
+        if self._real_sync:
+            super().sync_filesystem(descriptor)
+        self.calls.append(Call("sync_filesystem"))
+
+    def link_new(self, source: Path, target: Path) -> None:
+        """Give a file a second name."""
+        super().link_new(source, target)
+        self._names[self._relative(target)] = self._names[self._relative(source)]
+        self._note("link", source, target=self._relative(target))
+
+    def rename_new(self, source: Path, target: Path) -> None:
+        """Rename to a name that must not exist."""
+        super().rename_new(source, target)
+        self._names[self._relative(target)] = self._names.pop(self._relative(source))
+        self._note("rename", source, target=self._relative(target))
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Replace atomically."""
+        super().rename(source, target)
+        self._names[self._relative(target)] = self._names.pop(self._relative(source))
+        self._note("rename", source, target=self._relative(target))
+
+    def unlink(self, path: Path) -> None:
+        """Remove a name."""
+        super().unlink(path)
+        self._names.pop(self._relative(path), None)
+        self._note("unlink", path)
+
+    def make_dir(self, path: Path) -> None:
+        """Create one directory."""
+        super().make_dir(path)
+        self._note("make_dir", path)
+
+    def remove_dir(self, path: Path) -> None:
+        """Remove an empty directory."""
+        super().remove_dir(path)
+        self._note("remove_dir", path)
+
+
+@dataclass
+class _File:
+    durable: bytes = b""
+    content: bytes = b""
+
+
+@dataclass
+class _Directory:
+    durable: dict[str, _File | _Directory] = field(default_factory=dict)
+    names: dict[str, _File | _Directory] = field(default_factory=dict)
+    # Since the last sync: every node (or absence) that a name has stood for.
+    since: dict[str, list[_File | _Directory | None]] = field(default_factory=dict)
+
+    def put(self, name: str, node: _File | _Directory | None) -> None:
+        self.since.setdefault(name, []).append(node)
+        if node is None:
+            self.names.pop(name, None)
+        else:
+            self.names[name] = node
+
+    def sync(self) -> None:
+        self.durable = dict(self.names)
+        self.since = {}
+
+
+class PowerCut:
+    """The machine stops after these calls."""
+
+    def __init__(self, calls: Collection[Call]) -> None:
+        """Replay the calls."""
+        self._root = _Directory()
+        self._files: dict[int, _File] = {}
+        for call in calls:
+            self._replay(call)
+
+    def _replay(self, call: Call) -> None:
+        match call.name:
+            case "create":
+                file = self._files[call.inode] = _File()
+                self._parent(call.path).put(_leaf(call.path), file)
+            case "write":
+                self._files[call.inode].content += call.data
+            case "sync":
+                if call.inode:
+                    file = self._files[call.inode]
+                    file.durable = file.content
+            case "sync_dir":
+                self._directory(call.path).sync()
+            case "sync_filesystem":
+                _sync_all(self._root)
+            case "link" | "rename":
+                node = self._parent(call.path).names[_leaf(call.path)]
+                self._parent(call.target).put(_leaf(call.target), node)
+                if call.name == "rename":
+                    self._parent(call.path).put(_leaf(call.path), None)
+            case "make_dir":
+                self._parent(call.path).put(_leaf(call.path), _Directory())
+            case "unlink" | "remove_dir":
+                self._parent(call.path).put(_leaf(call.path), None)
+            case _:
+                invariant(call.name == "mark", "unknown call", call=call.name)
+
+    def _directory(self, path: str) -> _Directory:
+        node = self._root
+        for part in path.split("/"):
+            if part != ".":
+                found = node.names[part]
+                invariant(isinstance(found, _Directory), "not a directory", path=path)
+                node = found  # type: ignore[assignment]
+        return node
+
+    def _parent(self, path: str) -> _Directory:
+        return self._directory(path.rpartition("/")[0] or ".")
+
+    def worst(self) -> Iterator[tuple[str, dict[str, bytes]]]:
+        """The states at the edges: no unsynced name survives; all do, each content lost its way."""
+        yield "unsynced names are lost", self._state(keep_names=False, content="empty")
+        for content in ("empty", "torn", "garbage"):
+            yield (
+                f"unsynced names stay, unsynced content is {content}",
+                self._state(keep_names=True, content=content),
+            )
+
+    def some(self, seed: int) -> dict[str, bytes]:
+        """A random legal state; each name and each content on its own."""
+        return self._state(keep_names=None, content=None, chance=random.Random(seed))
+
+    def _state(
+        self,
+        *,
+        keep_names: bool | None,
+        content: Content | None,
+        chance: random.Random | None = None,
+    ) -> dict[str, bytes]:
+        chance = chance or random.Random(0)
+        found: dict[str, bytes] = {}
+        contents: dict[int, bytes] = {}  # two names of one file show the same bytes
+
+        def walk(directory: _Directory, prefix: str) -> None:
+            for name, node in _chosen(directory, keep_names, chance).items():
+                if isinstance(node, _Directory):
+                    walk(node, f"{prefix}{name}/")
+                    continue
+                if id(node) not in contents:
+                    how = content or chance.choice(("empty", "torn", "garbage", "whole"))
+                    contents[id(node)] = _after_cut(node, how, chance)
+                found[f"{prefix}{name}"] = contents[id(node)]
+
+        walk(self._root, "")
+        return found
+
+
+def _chosen(
+    directory: _Directory, keep_names: bool | None, chance: random.Random
+) -> dict[str, _File | _Directory]:
+    """The names of a directory after the cut."""
+    if keep_names is not None:
+        return directory.names if keep_names else directory.durable
+    chosen = dict(directory.durable)
+    for name, nodes in directory.since.items():
+        node = chance.choice([directory.durable.get(name), *nodes])
+        chosen.pop(name, None)
+        if node is not None:
+            chosen[name] = node
+    return chosen
+
+
+def _after_cut(file: _File, how: str, chance: random.Random) -> bytes:
+    """What a file holds after the cut."""
+    kept, more = file.durable, file.content[len(file.durable) :]
+    if not more or how == "whole":
+        return file.content
+    if how == "empty":
+        return kept
+    if how == "torn":
+        return kept + more[: len(more) // 2]
+    return kept + bytes(byte ^ chance.randrange(1, 256) for byte in more)
+
+
+def _sync_all(directory: _Directory) -> None:
+    directory.sync()
+    for node in directory.names.values():
+        if isinstance(node, _Directory):
+            _sync_all(node)
+        else:
+            node.durable = node.content
+
+
+def _leaf(path: str) -> str:
+    return path.rpartition("/")[2]

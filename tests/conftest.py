@@ -1,0 +1,70 @@
+"""Shared by all tests: the Hypothesis profile, and an S3 server on the loopback interface."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
+settings.register_profile(
+    "holdfast",
+    deadline=None,
+    print_blob=True,
+    max_examples=1_000 if SOAK else 50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("holdfast")
+
+
+@pytest.fixture(scope="session")
+def s3_server():
+    """Address of an S3 server that speaks real HTTP; requests are taken one at a time, since the
+    server's own conditional put is not atomic between its threads and the real one's is."""
+    server_module = pytest.importorskip("moto.server")
+    from werkzeug.serving import make_server
+
+    app = server_module.DomainDispatcherApplication(server_module.create_backend_app)
+    lock = threading.Lock()
+
+    def one_at_a_time(environ, start_response):
+        with lock:
+            return [*app(environ, start_response)]
+
+    server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+
+
+@pytest.fixture(scope="session")
+def s3_options(s3_server):
+    """Options for `open_storage` that lead to the server."""
+    return {
+        "endpoint": s3_server,
+        "region": "us-east-1",
+        "access_key_id": "test",
+        "secret_access_key": "test",
+        "client_options": {"allow_http": True},
+    }
+
+
+@pytest.fixture(scope="session")
+def s3_bucket(s3_server):
+    """A bucket of this session."""
+    import urllib.request
+
+    name = f"holdfast-{uuid.uuid4().hex[:12]}"  # noqa: TID251 - a fresh name, never stored
+    urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")).close()
+    return name
+
+
+@pytest.fixture
+def s3_url(s3_bucket):
+    """A fresh prefix in the bucket."""
+    return f"s3://{s3_bucket}/{uuid.uuid4().hex}"  # noqa: TID251

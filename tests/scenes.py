@@ -1,0 +1,202 @@
+"""A small pipeline whose whole content follows from the list of values that were committed.
+
+`fill` writes a checkpoint for one value on top of a lineage; `told` reads a checkpoint back, every
+byte of it, and returns the lineage. A store that mixes old and new cannot return a lineage at all.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from holdfast import CounterPosition, FilesPosition, Part, Settings, open_store, topology
+from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
+from holdfast.clock import ManualClock
+from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.ids import RandomIds
+from holdfast.storage import MemoryStorage
+
+PIPELINE = "p"
+TOPOLOGY = topology(
+    Part(name="orders", kind="source", what="counter"),
+    Part(name="files", kind="source", what="files"),
+    Part(name="totals", kind="operator", what="sum", inputs=["orders"], stateful=True),
+    Part(name="note", kind="operator", what="note", inputs=["orders"], stateful=True),
+    Part(name="wide", kind="operator", what="wide", inputs=["files"], stateful=True),
+    Part(name="out", kind="sink", what="memory", inputs=["totals"]),
+)
+SETTINGS = Settings(inline_bytes_max=16, exclusive=False, retain=2)
+
+
+def run_bytes(value):
+    return f"run of {value};".encode() * 3
+
+
+def wide_bytes(lineage):
+    return ("wide " + ",".join(map(str, lineage))).encode().ljust(32, b".")
+
+
+def fill(draft, value, lineage, *, sink=True, replay="deduplicates"):
+    """Make the draft hold `value` on top of `lineage` (older values)."""
+    whole = [*lineage, value]
+    draft.set_source("orders", CounterPosition(partitions={"0": len(whole)}))
+    log = draft.put_offsets("files", json.dumps(whole).encode())
+    draft.set_source("files", FilesPosition(files=len(whole), log=log))
+    run = draft.write_run("totals", 0, run_bytes(value), snapshot=not lineage, rows=1)
+    if lineage:
+        draft.add_file(run)
+    else:
+        draft.set_operator("totals", trace="latest", files=[run], rows=1, keys=1)
+    draft.put_small("note", str(value).encode())
+    draft.put_small("wide", wide_bytes(whole))
+    draft.set_watermark(len(whole))
+    if sink:
+        draft.stage_sink("out", f"token {value}", replay=replay)
+    return whole
+
+
+def told(reader, summary):
+    """The lineage that a checkpoint holds, after comparing every part of it."""
+    manifest = reader.manifest(summary)
+    storage = reader.home.storage
+    log = manifest.source("files").position.log
+    whole = json.loads(storage.get(reader.home.at(log)))
+    assert manifest.source("orders").position.partitions == {"0": len(whole)}
+    assert manifest.source("files").position.files == len(whole)
+    runs = [storage.get(reader.home.file(file)) for file in manifest.files_of("totals")]
+    assert runs == [run_bytes(value) for value in whole]
+    assert reader.small_state(manifest, "note") == str(whole[-1]).encode()
+    assert reader.small_state(manifest, "wide") == wide_bytes(whole)
+    assert manifest.watermark_us == len(whole)
+    assert [sink.token for sink in manifest.sinks] in ([], [f"token {whole[-1]}"])
+    assert manifest.epoch == summary.epoch
+    return tuple(whole)
+
+
+def snapshot(storage, pipeline=PIPELINE):
+    """What a user can see of a store: comparable between two runs, with no ids in it."""
+    try:
+        reader = read_store(storage, pipeline)
+    except (NotFoundError, InvalidInputError) as error:
+        if error.kind in ("no_pipeline", "not_a_store"):
+            return {"live": (), "pins": ()}
+        raise
+    except CorruptionError as error:
+        return {"refused": error.kind}
+    try:
+        state = reader.catalog()
+    except CorruptionError as error:
+        return {"refused": error.kind}
+    outcomes = reader.outcomes()
+    epochs = {entry.checkpoint: entry.epoch for entry in state.live}
+    return {
+        "live": tuple(
+            (
+                entry.epoch,
+                told(reader, entry),
+                entry.abandoned,
+                tuple(outcomes.status(entry.checkpoint, sink.name) for sink in entry.sinks),
+            )
+            for entry in state.live
+        ),
+        "pins": tuple(sorted((pin.label, epochs.get(pin.checkpoint)) for pin in reader.pins())),
+    }
+
+
+REBUILD_KINDS = ("catalog_lost", "header_lost", "catalog_gap")
+
+
+@dataclass
+class World:
+    """One store, and the process that works on it."""
+
+    storage: object
+    settings: Settings = SETTINGS
+    clock: ManualClock = field(default_factory=ManualClock)
+    ids: RandomIds = field(default_factory=RandomIds)
+    store: object = None
+    value: int = 0
+
+    def open(self, **options):
+        self.store = open_store(
+            self.storage,
+            PIPELINE,
+            topology=TOPOLOGY,
+            settings=self.settings,
+            clock=self.clock,
+            ids=self.ids,
+            **options,
+        )
+        return self.store
+
+    def recover(self, **options):
+        """Open as an operator would: rebuild a lost catalog first."""
+        try:
+            return self.open(**options)
+        except CorruptionError as error:
+            if error.kind not in REBUILD_KINDS:
+                raise
+            rebuild_catalog(self.storage, PIPELINE, clock=self.clock)
+            return self.open(**options)
+
+    def lineage(self):
+        current = self.store.current
+        if current is None:
+            return []
+        found = next(e for e in self.store.list() if e.checkpoint == current.checkpoint)
+        return [*told(self.store.reader, found)]
+
+    def commit(self, **options):
+        lineage = self.lineage()
+        with self.store.draft() as draft:
+            fill(draft, draft.epoch, lineage, **options)
+            return self.store.commit(draft)
+
+    def outcome(self, status="committed", ref="latest"):
+        self.store.record_outcome(ref, "out", status)
+
+    def sweep(self, report):
+        if report.error is not None:
+            raise report.error
+        return report
+
+
+def assert_verified(storage, pipeline=PIPELINE):
+    report = verify_store(read_store(storage, pipeline), deep=True)
+    assert report.ok, [str(finding) for finding in report.all_findings()]
+
+
+def in_memory(world):
+    """What the Store object believes; must not change when an operation fails."""
+    store = world.store
+    if not hasattr(store, "list"):
+        return None
+    return (
+        tuple((e.checkpoint, e.epoch, e.abandoned) for e in store.list()),
+        store.current.checkpoint if store.current else None,
+        store.epoch_next,
+    )
+
+
+def copied(storage):
+    """A memory storage of its own with the same objects."""
+    twin = MemoryStorage()
+    for entry in storage.list(""):
+        twin.put(entry.path, storage.get(entry.path))
+    return twin
+
+
+__all__ = [
+    "PIPELINE",
+    "REBUILD_KINDS",
+    "SETTINGS",
+    "TOPOLOGY",
+    "HoldfastError",
+    "World",
+    "assert_verified",
+    "copied",
+    "fill",
+    "in_memory",
+    "snapshot",
+    "told",
+]
