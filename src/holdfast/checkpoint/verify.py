@@ -16,8 +16,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.reader import StoreReader, as_finding
-from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
+from holdfast.checkpoint.reader import StoreReader, against_outcomes, as_finding
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
 from holdfast.format import paths
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import FileEntry, Manifest
@@ -36,6 +43,7 @@ class VerifyReport:
     """What was checked and what was found."""
 
     deep: bool
+    tolerant: bool = False
     findings: list[Finding] = field(default_factory=list)
     by_checkpoint: dict[CheckpointId, list[Finding]] = field(default_factory=dict)
     checkpoints: int = 0
@@ -60,7 +68,7 @@ def verify_store(
     reader: StoreReader, *, deep: bool = False, progress: Progress | None = None, threads: int = 2
 ) -> VerifyReport:
     """Check everything that belongs to a pipeline."""
-    report = VerifyReport(deep=deep)
+    report = VerifyReport(deep=deep, tolerant=True)
     _guard(report, reader.header)
     state = _guard(report, reader.catalog)
     if state is None:
@@ -71,6 +79,8 @@ def verify_store(
     outcomes = _guard(report, reader.outcomes)
     if outcomes is not None:
         report.findings.extend(outcomes.damage)
+        seen = against_outcomes(state, outcomes, reader.home)
+        report.findings.extend(seen.damage[len(state.damage) :])
     verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
     _check_others(reader, state, report)
     return report
@@ -92,7 +102,12 @@ def verify_checkpoints(
         found = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
             manifest = reader.manifest(summary)
-        except CorruptionError as error:
+        except (CorruptionError, RefusedError) as error:
+            found.append(as_finding(error))
+            continue
+        except HoldfastError as error:
+            if not report.tolerant and error.kind != "io_error":
+                raise
             found.append(as_finding(error))
             continue
         found.extend(_against_catalog(reader, manifest, summary))
@@ -140,7 +155,8 @@ def _check_files(
     broken: dict[str, Finding] = {}
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
-        return (*item, check_file(reader.home.storage, *item, deep=report.deep))
+        found = check_file(reader.home.storage, *item, deep=report.deep, tolerant=report.tolerant)
+        return (*item, found)
 
     with ThreadPoolExecutor(workers) as pool:
         for path, entry, finding in pool.map(check, wanted.items()):
@@ -154,9 +170,12 @@ def _check_files(
 
 
 def check_file(
-    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
+    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool, tolerant: bool = False
 ) -> Finding | None:
-    """One file of an inventory: there, of the right size, and with `deep` of the right content."""
+    """One file of an inventory: there, of the right size, and with `deep` of the right content.
+
+    A store that does not answer raises; with `tolerant`, that is a finding too.
+    """
     try:
         size = storage.stat(path).size
         if size != entry.size:
@@ -169,7 +188,13 @@ def check_file(
                 )
     except NotFoundError:
         return _finding("missing", "file is missing", path)
-    except HoldfastError as error:
+    except (CorruptionError, InvalidInputError, RefusedError) as error:
+        return _finding(error.kind, f"file cannot be read: {error.what}", path)
+    except StorageError as error:
+        # A disk that cannot read one file has lost it. A store that does not answer has lost
+        # nothing: whoever decides by this check must not take silence for damage.
+        if error.kind != "io_error" and not tolerant:
+            raise
         return _finding(error.kind, f"file cannot be read: {error.what}", path)
     return None
 
@@ -177,8 +202,11 @@ def check_file(
 def _hash(storage: StorageReader, path: str, size: int) -> str:
     local = storage.local_path(path)
     if local is not None:
-        with local.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        try:
+            with local.open("rb") as file:
+                return hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise StorageError(error.strerror or str(error), kind="io_error", path=path) from error
     digest = hashlib.sha256()
     for start in range(0, size, _CHUNK_BYTES):
         digest.update(storage.get_range(path, start, min(_CHUNK_BYTES, size - start)))
