@@ -308,8 +308,8 @@ class LocalStorage:
         try:
             size = os.lstat(target).st_size
             self._disk.unlink(target)
-        except FileNotFoundError:
-            return
+        except (FileNotFoundError, IsADirectoryError):
+            return  # a directory is not an object: there is none of that name
         except OSError as error:
             raise _translate(error, path, took_effect=None) from error
         self._count(-size)
