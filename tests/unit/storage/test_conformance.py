@@ -392,7 +392,7 @@ class _Refusing:
                 if self.command != "HEAD":
                     self.wfile.write(body)
 
-            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _refuse
+            do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = _refuse  # noqa: N815
 
             def log_message(self, *_):
                 pass
