@@ -40,6 +40,11 @@ POINTS = frozenset(
         "pin.after_record",
         "rebuild.before_record",
         "rebuild.after_record",
+        "epoch.after_commit",
+        "epoch.after_draft",
+        "epoch.after_execute",
+        "epoch.after_plan",
+        "epoch.after_publish",
         "unpin.before_delete",
         "unpin.after_delete",
     }

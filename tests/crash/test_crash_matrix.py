@@ -13,6 +13,7 @@ from holdfast.points import POINTS
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import SimulatedCrash, crash_at, points_reached
 
+
 class KernelStorage(LocalStorage):
     """Local disk whose locks the test can drop, as the kernel does when a process dies."""
 

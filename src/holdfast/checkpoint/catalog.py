@@ -13,7 +13,7 @@ Spec: spec/format-v1.md, section 4.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -55,6 +55,7 @@ REBUILD = (
     "run `holdfast rebuild-catalog` to make a new catalog from the manifests; nothing was changed"
 )
 _LISTINGS = 5
+_LISTINGS_OF_A_GAP = 2
 _FIRST, _NONE = Sequence(0), Sequence(-1)
 
 
@@ -86,7 +87,14 @@ def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
     body = record.body
     after = replace(state, head=record.sequence, head_sha256=file_sha256, writer=record.writer)
     if isinstance(body, OpenBody):
-        return replace(after, live=resumed(state.live, body.resume, body.abandoned))
+        now = {**dict.fromkeys(body.abandoned, True), **dict.fromkeys(body.revived, False)}
+        live = tuple(
+            msgspec.structs.replace(entry, abandoned=now[entry.checkpoint])
+            if entry.checkpoint in now
+            else entry
+            for entry in state.live
+        )
+        return replace(after, live=live)
     if isinstance(body, CommitBody):
         epoch_max = max(state.epoch_max, body.summary.epoch)
         return replace(after, live=(*state.live, body.summary), epoch_max=epoch_max)
@@ -98,30 +106,32 @@ def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
     return replace(after, base=record.sequence, live=tuple(body.live), epoch_max=body.epoch_max)
 
 
-def resumed(
-    live: Iterable[Summary], resume: CheckpointId | None, abandoned: Collection[CheckpointId]
-) -> tuple[Summary, ...]:
-    """Live checkpoints after an opening: what is resumed counts again, with its ancestors.
+def lineage(live: Iterable[Summary], checkpoint: CheckpointId) -> dict[CheckpointId, Summary]:
+    """A checkpoint and its ancestors, as far back as they are live."""
+    known = {entry.checkpoint: entry for entry in live}
+    chain: dict[CheckpointId, Summary] = {}
+    here: CheckpointId | None = checkpoint
+    while here is not None and here in known and here not in chain:
+        chain[here] = known[here]
+        here = known[here].parent
+    return chain
 
-    Without that, undoing a rollback would last only until the next opening.
-    """
-    by_id = {entry.checkpoint: entry for entry in live}
-    for checkpoint in abandoned:
-        if checkpoint in by_id:
-            by_id[checkpoint] = msgspec.structs.replace(by_id[checkpoint], abandoned=True)
-    entry = by_id.get(resume) if resume is not None else None
-    while entry is not None:
-        by_id[entry.checkpoint] = msgspec.structs.replace(entry, abandoned=False)
-        entry = by_id.get(entry.parent) if entry.parent is not None else None
-    return tuple(by_id.values())
+
+def off_lineage(live: Iterable[Summary], checkpoint: CheckpointId) -> list[Summary]:
+    """Checkpoints of other branches: younger than the oldest known ancestor, yet no ancestor."""
+    live = tuple(live)
+    chain = lineage(live, checkpoint)
+    oldest = min((entry.sequence for entry in chain.values()), default=_NONE)
+    return [e for e in live if e.sequence > oldest and e.checkpoint not in chain]
 
 
 def load_catalog(home: Home) -> CatalogState | None:
     """Read base..head; None when there is no record at all.
 
-    A writer may compact while this reads: a record that vanishes means reading the list again.
+    A writer may compact while this reads: a record that vanishes, or a gap that a second listing
+    does not show, means reading the list again.
     """
-    for _ in range(_LISTINGS):
+    for listing in range(_LISTINGS):
         sequences = sorted(
             meaning.sequence
             for entry in home.list(paths.CATALOG)
@@ -133,6 +143,9 @@ def load_catalog(home: Home) -> CatalogState | None:
             return _read_chain(home, sequences)
         except NotFoundError:
             continue
+        except CorruptionError as error:
+            if error.kind != "catalog_gap" or listing >= _LISTINGS_OF_A_GAP:
+                raise
     raise StorageError(
         "the catalog changes faster than it can be read",
         kind="busy_catalog",
@@ -145,14 +158,15 @@ def load_catalog(home: Home) -> CatalogState | None:
 def _read_chain(home: Home, sequences: list[Sequence]) -> CatalogState:
     head = sequences[-1]
     base = _find_base(home, sequences)
-    wanted = [Sequence(number) for number in range(base, head + 1)]
-    missing = sorted(set(wanted) - set(sequences))
-    if missing:
+    wanted = [number for number in sequences if number >= base]
+    if len(wanted) != head - base + 1:  # never count up to a number that a stranger has chosen
+        there = set(wanted)
+        missing = next(number for number in range(base, head + 1) if number not in there)
         raise CorruptionError(
             "the catalog has a gap",
             kind="catalog_gap",
-            path=home.at(paths.record(missing[0])),
-            missing=len(missing),
+            path=home.at(paths.record(Sequence(missing))),
+            missing=head - base + 1 - len(wanted),
             remedy=REBUILD,
         )
     contents = home.get_many(

@@ -117,8 +117,12 @@ class Collector:
         self._check_deletable(summary, outcomes, current)
         reach("delete.before_record")
         files = self._files_of([summary])
+        live = self._state.live
         self._catalog.append(DropBody(checkpoints=[summary.checkpoint], reason="delete"))
         reach("delete.after_record")
+        if any(pin.checkpoint == summary.checkpoint for pin in self._reader.pins()):
+            self._catalog.append_base(live)
+            raise _not_deletable(summary, "it was pinned meanwhile", "unpin it first")
         report = self._sweep(files, (summary.checkpoint,))
         reach("delete.after_sweep")
         return report
@@ -197,13 +201,7 @@ class Collector:
         elif [e.checkpoint for e in committed] == [summary.checkpoint]:
             reason = "it is the only fully committed one", "commit another one first"
         if reason is not None:
-            raise RefusedError(
-                f"the checkpoint cannot be deleted: {reason[0]}",
-                kind="not_deletable",
-                checkpoint=summary.checkpoint,
-                epoch=summary.epoch,
-                remedy=reason[1],
-            )
+            raise _not_deletable(summary, *reason)
 
     # Doing
 
@@ -300,3 +298,13 @@ class Collector:
         for checkpoint in dropped:
             self._manifests.pop(checkpoint, None)
         return report
+
+
+def _not_deletable(summary: Summary, reason: str, remedy: str) -> RefusedError:
+    return RefusedError(
+        f"the checkpoint cannot be deleted: {reason}",
+        kind="not_deletable",
+        checkpoint=summary.checkpoint,
+        epoch=summary.epoch,
+        remedy=remedy,
+    )

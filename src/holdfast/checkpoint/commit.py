@@ -22,6 +22,7 @@ from holdfast.checkpoint.catalog import CatalogWriter, load_catalog
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.rebuild import summarise
+from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock
 from holdfast.errors import (
     CommitUnknownError,
@@ -87,6 +88,7 @@ def commit_draft(
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
     own = _check_own_files(home, manifest)
+    _check_inherited(home, manifest, parent)
     try:
         storage.put(home.at(path), data, durable=False)
         reach("commit.after_manifest")
@@ -159,18 +161,12 @@ def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int)
         )
     if parent is None:
         return
-    if parent.watermark_us is not None and (
-        manifest.watermark_us is None or manifest.watermark_us < parent.watermark_us
-    ):
-        raise InvalidInputError(
-            "the watermark went backwards",
-            kind="watermark_regressed",
-            before=parent.watermark_us,
-            now=manifest.watermark_us,
-            remedy="restore the watermark from the checkpoint before going on",
-        )
+    if parent.watermark_us is not None:
+        _check_watermark(parent.watermark_us, manifest.watermark_us, None)
     for source in manifest.sources:
         before = parent.source(source.name)
+        if before and before.watermark_us is not None:
+            _check_watermark(before.watermark_us, source.watermark_us, source.name)
         order = compare(before.position, source.position) if before else "before"
         if order not in ("equal", "before"):
             raise InvalidInputError(
@@ -180,6 +176,18 @@ def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int)
                 order="it lost partitions or was replaced" if order == "diverged" else order,
                 remedy="resume the source from the checkpoint's position",
             )
+
+
+def _check_watermark(before: int, now: int | None, source: str | None) -> None:
+    if now is None or now < before:
+        raise InvalidInputError(
+            "the watermark went backwards",
+            kind="watermark_regressed",
+            source=source,
+            before=before,
+            now=now,
+            remedy="restore the watermark from the checkpoint before going on",
+        )
 
 
 def _check_own_files(home: Home, manifest: Manifest) -> list[str]:
@@ -200,6 +208,24 @@ def _check_own_files(home: Home, manifest: Manifest) -> list[str]:
                 remedy="write the file again under a new attempt; nothing was committed",
             )
     return list(new)
+
+
+def _check_inherited(home: Home, manifest: Manifest, parent: Manifest | None) -> None:
+    """Files of others that the parent does not vouch for are looked at before they count."""
+    vouched = {id(entry) for entry in parent.files} if parent else set()
+    own = manifest.own_prefix()
+    for entry in manifest.files:
+        if id(entry) in vouched or (entry.pipeline is None and entry.path.startswith(own)):
+            continue
+        finding = check_file(home.storage, home.file(entry), entry, deep=False)
+        if finding is not None:
+            raise CorruptionError(
+                "a file that the draft wants to inherit is missing or has another size",
+                kind="inherited_file_differs",
+                path=home.file(entry),
+                reason=finding.message,
+                remedy="inherit only files of checkpoints that are live; nothing was committed",
+            )
 
 
 def write_hint(home: Home, storage: Storage, catalog: CatalogWriter, summary: Summary) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self
+from typing import Any, Self, TypeVar
 
 import msgspec
 
@@ -39,6 +39,7 @@ from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, chec
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
 
+T = TypeVar("T")
 TOKEN_BYTES_MAX = 64 * 1024
 _PROPERTY_BYTES_MAX = 4 * 1024
 
@@ -119,17 +120,20 @@ class Draft:
         watermark_us: int | None = None,
         idle: bool = False,
     ) -> None:
-        """Where a source stands at the end of this epoch."""
+        """Where a source stands at the end of this epoch; without a watermark it keeps its own."""
         self._check_part(name, "source")
         before = self._sources.get(name)
         moved = before is None or before.position != position
-        self._sources[name] = SourceEntry(
+        if watermark_us is None and before is not None:
+            watermark_us = before.watermark_us
+        entry = SourceEntry(
             name=name,
             position=position,
             epoch=self.epoch if moved or before is None else before.epoch,
             watermark_us=watermark_us,
             idle=idle,
         )
+        self._sources[name] = _typed(entry, SourceEntry, "source", name)
 
     def set_operator(
         self,
@@ -150,9 +154,7 @@ class Draft:
                 "small state is given with its bytes", kind="invalid_state", operator=name,
                 remedy="use put_small",
             )  # fmt: skip
-        if files is not None:
-            self._files[name] = []
-        self._operators[name] = OperatorEntry(
+        entry = OperatorEntry(
             name=name,
             trace=trace,
             version=version,
@@ -161,12 +163,17 @@ class Draft:
             keys=keys,
             position=position,
         )
-        for entry in files or ():
-            self.add_file(entry)
+        self._operators[name] = _typed(entry, OperatorEntry, "operator", name)
+        if files is not None:
+            self._files[name] = []
+        for file in files or ():
+            self.add_file(file)
 
     def put_small(self, name: str, data: bytes, *, version: int = 1, keys: int = 0) -> None:
         """Small state of an operator: inline or packed, whichever fits its size."""
         self._check_part(name, "operator", "table")
+        if not isinstance(data, bytes):
+            raise _wrong_type("small state", name, f"bytes are needed, not {type(data).__name__}")
         self._large.pop(name, None)
         self._files.pop(name, None)
         small = None
@@ -174,12 +181,14 @@ class Draft:
             small = InlineState(data=data, sha256=sha256_hex(data))
         else:
             self._large[name] = data
-        self._operators[name] = OperatorEntry(
+        entry = OperatorEntry(
             name=name, trace="small", version=version, keys=keys, bytes=len(data), small=small
         )
+        self._operators[name] = _typed(entry, OperatorEntry, "operator", name)
 
     def add_file(self, entry: FileEntry) -> None:
         """One more run of an operator, newest last; written by this checkpoint or inherited."""
+        _typed(entry, FileEntry, "file", str(entry.path))
         name = entry.operator or ""
         if name not in self._operators:
             raise InvalidInputError(
@@ -216,27 +225,30 @@ class Draft:
     def stage_sink(self, name: str, token: str, *, replay: Replay) -> None:
         """What a sink returned from `prepare`."""
         self._check_part(name, "sink")
+        entry = SinkEntry(name=name, epoch=self.epoch, token=token, replay=replay)
+        _typed(entry, SinkEntry, "sink", name)
         if len(token.encode()) > TOKEN_BYTES_MAX:
             raise InvalidInputError(
                 "sink token is too large", kind="token_too_large", sink=name,
                 limit=TOKEN_BYTES_MAX, remedy="put the list into a file, its path into the token",
             )  # fmt: skip
-        self._sinks[name] = SinkEntry(name=name, epoch=self.epoch, token=token, replay=replay)
+        self._sinks[name] = entry
 
     def set_watermark(self, watermark_us: int | None) -> None:
         """Event time up to which the pipeline is complete."""
-        self._watermark_us = watermark_us
+        self._watermark_us = _typed(watermark_us, int | None, "watermark", "pipeline")
 
     def set_log(self, position: Position | None) -> None:
         """Place in the write-ahead log up to which this checkpoint has seen everything."""
-        self._log = position
+        self._log = _typed(position, Position | None, "log position", "pipeline")
 
     def add_processed(self, records: int) -> None:
         """Records that this epoch has processed."""
-        self._processed += records
+        self._processed += _typed(records, int, "count", "processed")
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Notes of the user; never secrets, everybody can read them."""
+        _typed(dict(properties), dict[str, str], "properties", "pipeline")
         total = sum(len(k) + len(v) for k, v in properties.items())
         if total > _PROPERTY_BYTES_MAX:
             raise InvalidInputError(
@@ -253,8 +265,11 @@ class Draft:
 
     def create(self, path: str) -> ArtifactWriter:
         """Begin a file of this draft at a path from `run_path`."""
-        if not path.startswith(self._prefix()):
-            raise InvalidInputError("path belongs to another checkpoint", path=path)
+        if not path.startswith(self._prefix()) or not paths.is_artifact_path(path):
+            raise InvalidInputError(
+                "path belongs to another checkpoint or is none that a manifest may name",
+                kind="invalid_path", path=repr(path)[:200], remedy="take it from run_path",
+            )  # fmt: skip
         return ArtifactWriter(self._storage, self._home.at(path))
 
     def write_run(
@@ -395,3 +410,24 @@ class Draft:
                 known=",".join(sorted(n for n, k in self._known.items() if k in kinds)) or "none",
                 remedy="declare it in the topology",
             )
+
+
+def _typed(value: T, kind: Any, what: str, name: str) -> T:
+    """Refuse what would be written, but could never be read again."""
+    try:
+        again = msgspec.json.decode(msgspec.json.encode(value), type=kind, strict=True)
+        if again != value:
+            raise _wrong_type(what, name, "it would be read as something else")
+    except InvalidInputError:
+        raise
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise _wrong_type(what, name, str(error)) from error
+    return value
+
+
+def _wrong_type(what: str, name: str, reason: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{what} has a value that cannot be stored", kind="wrong_type", name=name[:200],
+        reason=reason.encode("utf-8", "backslashreplace").decode()[:300],
+        remedy="give the types that the signature names",
+    )  # fmt: skip

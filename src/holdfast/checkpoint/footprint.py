@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import CorruptionError
+from holdfast.format import paths
 from holdfast.ids import CheckpointId
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of one checkpoint. `exclusive` is what deleting it alone would free."""
+    """Bytes of one checkpoint. `exclusive` is what deleting it alone would free.
+
+    That is its manifest, the outcomes of its sinks, and the files that no other one needs.
+    """
 
     checkpoint: CheckpointId
     exclusive: int
@@ -40,6 +44,11 @@ def footprints(reader: StoreReader) -> list[Footprint]:
         sizes.update(wanted)
         users.update(wanted.keys())
         needs[summary.checkpoint] = set(wanted)
+    outcomes: Counter[int] = Counter()
+    for entry in reader.home.list(paths.OUTCOMES):
+        meaning = paths.classify(entry.path)
+        if meaning is not None and meaning.epoch is not None:
+            outcomes[meaning.epoch] += entry.size
     found = []
     for summary in summaries:
         wanted_paths = needs.get(summary.checkpoint)
@@ -48,5 +57,6 @@ def footprints(reader: StoreReader) -> list[Footprint]:
             continue
         exclusive = sum(sizes[path] for path in wanted_paths if users[path] == 1)
         shared = sum(sizes[path] for path in wanted_paths if users[path] > 1)
-        found.append(Footprint(summary.checkpoint, exclusive + summary.manifest_bytes, shared))
+        exclusive += summary.manifest_bytes + outcomes[summary.epoch]
+        found.append(Footprint(summary.checkpoint, exclusive, shared))
     return found

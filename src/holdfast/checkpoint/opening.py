@@ -143,6 +143,7 @@ def _append_open(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
         OpenBody(
             resume=plan.chosen.checkpoint if plan.chosen else None,
             abandoned=list(plan.abandon),
+            revived=list(plan.revive),
             host=platform.node()[:128],
         )
     )

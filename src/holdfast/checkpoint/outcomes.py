@@ -77,7 +77,7 @@ def record_outcome(
             replay=promise.replay,
             at_us=clock.wall_us(),
             writer=writer,
-            reason=reason[:_REASON_MAX],
+            reason=reason.encode("utf-8", "backslashreplace").decode()[:_REASON_MAX],
         )
         path = home.at(paths.outcome(summary.epoch, sink, number))
         try:

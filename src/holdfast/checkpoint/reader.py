@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from holdfast.format.records import (
 )
 from holdfast.format.validate import validate
 from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
+from holdfast.ids import Sequence as SequenceNumber
 from holdfast.storage.api import StorageReader
 from holdfast.storage.open import open_storage
 
@@ -104,7 +105,7 @@ class StoreReader:
         for entry in self.home.list():
             meaning = paths.classify(entry.path)
             kinds.add(meaning.kind if meaning else "foreign")
-        if kinds <= {"lock", "temporary"}:  # at most the traces of a first opening that died
+        if kinds <= {"lock", "temporary"}:  # an opening that died before it wrote the header
             return NotFoundError(
                 "no pipeline of that name in this store",
                 kind="no_pipeline",
@@ -321,6 +322,29 @@ def list_pipelines(root: str | Path | StorageReader, **options: Any) -> list[str
 def _names(found: Iterable[str]) -> list[str]:
     split = (path.split("/") for path in found)
     return sorted({parts[0] for parts in split if len(parts) == 2 and parts[1] == paths.HEADER})
+
+
+def against_outcomes(state: CatalogState, outcomes: Outcomes, home: Home) -> CatalogState:
+    """Outcomes are witnesses: one of an epoch beyond the catalog proves that records were lost."""
+    beyond = [
+        outcome
+        for known in outcomes.by_token.values()
+        for outcome in known
+        if outcome.epoch > state.epoch_max
+    ]
+    if not beyond:
+        return state
+    newest = max(beyond, key=lambda outcome: outcome.epoch)
+    lost = Finding(
+        severity="error",
+        kind="catalog_shrank",
+        message=f"sink {newest.sink} knows an epoch that the catalog has lost",
+        path=home.at(paths.outcome(newest.epoch, newest.sink, newest.attempt)),
+        expected=f"epoch {newest.epoch}",
+        actual=f"epoch {state.epoch_max}",
+    )
+    damage = (*state.damage, lost)
+    return replace(state, damage=damage, damaged_after=SequenceNumber(state.head + 1))
 
 
 def as_finding(error: HoldfastError) -> Finding:

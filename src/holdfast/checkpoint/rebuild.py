@@ -10,12 +10,14 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from holdfast.checkpoint.catalog import CatalogState, CatalogWriter, load_catalog
+import msgspec
+
+from holdfast.checkpoint.catalog import CatalogState, CatalogWriter, load_catalog, off_lineage
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
-from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
 from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
@@ -119,12 +121,26 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
     head = max((_record_numbers(reader.home)), default=-1)
     return RebuildPlan(
         pipeline=reader.home.pipeline,
-        take=tuple(take),
+        take=tuple(_branches(take)),
         leave=leave,
         undecided=tuple(undecided),
         head=Sequence(max([head, *(entry.summary.sequence for entry in take)])),
         epoch_max=max([outcomes.epoch_max, *(manifest.epoch for manifest, _ in found.values())]),
     )
+
+
+def _branches(take: list[Found]) -> list[Found]:
+    """What is no ancestor of the newest one was left behind by a rollback or a fallback."""
+    if not take:
+        return take
+    live = [found.summary for found in take]
+    gone = {entry.checkpoint for entry in off_lineage(live, live[-1].checkpoint)}
+    return [
+        replace(found, summary=msgspec.structs.replace(found.summary, abandoned=True))
+        if found.summary.checkpoint in gone
+        else found
+        for found in take
+    ]
 
 
 def _winners(
@@ -246,7 +262,7 @@ def _check_lost(reader: StoreReader) -> None:
         raise
     except (CorruptionError, NotFoundError):
         return
-    if state is not None and not state.damage:
+    if state is not None and not against_outcomes(state, reader.outcomes(), reader.home).damage:
         raise RefusedError(
             "the catalog is whole",
             kind="catalog_whole",

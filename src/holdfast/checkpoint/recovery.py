@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from holdfast.checkpoint.catalog import CatalogState, resumed
-from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.catalog import CatalogState, lineage, off_lineage
+from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
 from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
 from holdfast.errors import (
     CorruptionError,
@@ -32,7 +32,7 @@ from holdfast.format.findings import Finding
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from holdfast.format.records import Replay, StoreHeader, Summary
 from holdfast.format.topology import Topology, differences
-from holdfast.ids import CheckpointId, Epoch
+from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch
 from holdfast.settings import Settings
 
 Verdict = Literal["chosen", "damaged", "newer than asked for", "older", "abandoned"]
@@ -73,6 +73,7 @@ class RecoveryPlan:
     depth: Literal["none", "shallow", "deep"] = "none"
     candidates: tuple[Candidate, ...] = ()
     abandon: tuple[CheckpointId, ...] = ()
+    revive: tuple[CheckpointId, ...] = ()
     roll_forward: tuple[PendingToken, ...] = ()
     changes: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -143,6 +144,7 @@ def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -
         return replace(empty, failure=error)
     try:
         state, outcomes = reader.catalog(), reader.outcomes()
+        state = against_outcomes(state, outcomes, reader.home)
         wanted = reader.resolve(resume, catalog=state) if resume is not None else None
     except (CorruptionError, IncompatibleError, NotFoundError) as error:
         return replace(empty, header=header, failure=error)
@@ -152,15 +154,14 @@ def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -
     for entry in [wanted] if wanted else state.candidates:
         deep = _deep(settings, entry)
         report = VerifyReport(deep=deep)
-        manifests.update(verify_checkpoints(reader, [entry], report, strict=True))
+        manifests.update(verify_checkpoints(reader, [entry], report))
         checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
         depth = "deep" if deep else "shallow"
         if report.ok:
             break
-    for entry in resumed(state.live, wanted.checkpoint if wanted else None, ()):
-        if entry.abandoned or not entry.sinks:
-            continue
-        if entry.checkpoint not in manifests and entry.checkpoint not in checked:
+    ancestors = lineage(state.live, wanted.checkpoint).values() if wanted else ()
+    for entry in (*state.candidates, *ancestors):
+        if entry.checkpoint not in manifests and entry.checkpoint not in checked and entry.sinks:
             _try_manifest(reader, entry, manifests)
     seen = max(state.epoch_max, outcomes.epoch_max)
     if state.damage:
@@ -212,9 +213,9 @@ def plan_recovery(evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
     if evidence.failure is not None:
         return _refuse(plan, evidence.failure)
     state = evidence.state
-    if wishes.topology is not None and evidence.header is not None:
+    if wishes.topology is not None:
         vnodes = wishes.topology.vnodes
-        if evidence.header.vnodes != vnodes:
+        if vnodes != (evidence.header.vnodes if evidence.header else VNODE_COUNT):
             return _refuse(plan, _vnodes_differ(evidence, vnodes))
     if not state.live and not state.damage:
         return plan
@@ -233,49 +234,42 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryP
     """The newest intact candidate, or exactly the one that was asked for."""
     candidates: list[Candidate] = []
     chosen: Summary | None = None
+    chain: dict[CheckpointId, Summary] = {}
     state = evidence.state
     for entry in reversed(state.live):
         findings = evidence.checked.get(entry.checkpoint)
         broken = findings is not None and any(f.severity == "error" for f in findings)
         verdict: Verdict
         if chosen is not None:
-            verdict = "abandoned" if entry.abandoned else "older"
+            verdict = "older" if entry.checkpoint in chain or not entry.abandoned else "abandoned"
         elif findings is None:
             verdict = "newer than asked for" if wishes.resume else "abandoned"
         elif broken:
             verdict = "damaged"
         else:
             verdict, chosen = "chosen", entry
+            chain = lineage(state.live, entry.checkpoint)
         candidates.append(Candidate(entry, verdict, findings or ()))
     plan = replace(plan, candidates=tuple(candidates))
     if chosen is None:
         return _refuse(plan, _nothing_intact(evidence, wishes))
-    abandon = tuple(
-        entry.checkpoint
-        for entry in state.live
-        if entry.sequence > chosen.sequence and not entry.abandoned
-    )
+    others = off_lineage(state.live, chosen.checkpoint)
+    abandon = tuple(entry.checkpoint for entry in others if not entry.abandoned)
     return replace(
         plan,
         mode="resume",
         chosen=chosen,
         manifest=evidence.manifests[chosen.checkpoint],
         abandon=abandon,
+        revive=tuple(checkpoint for checkpoint, entry in chain.items() if entry.abandoned),
     )
-
-
-def _live_after(plan: RecoveryPlan, evidence: Evidence) -> tuple[Summary, ...]:
-    """Live checkpoints as the opening will leave them."""
-    chosen = plan.chosen.checkpoint if plan.chosen else None
-    return resumed(evidence.state.live, chosen, plan.abandon)
 
 
 def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]:
     """Tokens of the chosen checkpoint and of older live ones that were never committed."""
-    chosen = plan.chosen
     found: list[PendingToken] = []
-    for entry in _live_after(plan, evidence):
-        if chosen is None or entry.sequence > chosen.sequence or entry.abandoned:
+    for entry in evidence.state.live:
+        if not _stays(plan, entry):
             continue
         manifest = evidence.manifests.get(entry.checkpoint)
         for sink in manifest.sinks if manifest else ():
@@ -287,6 +281,13 @@ def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]
                     )
                 )
     return tuple(found)
+
+
+def _stays(plan: RecoveryPlan, entry: Summary) -> bool:
+    """Whether a checkpoint is part of the history that the plan goes on from."""
+    if entry.checkpoint in plan.abandon:
+        return False
+    return not entry.abandoned or entry.checkpoint in plan.revive
 
 
 def _check_topology(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
@@ -347,8 +348,8 @@ def _check_tokens(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> Rec
     """A token that cannot be read any more is an epoch that a sink may never get."""
     lost = [
         f"{sink.name} (epoch {entry.epoch})"
-        for entry in _live_after(plan, evidence)
-        if not entry.abandoned and plan.chosen and entry.sequence < plan.chosen.sequence
+        for entry in evidence.state.live
+        if _stays(plan, entry)
         for sink in entry.sinks
         if entry.checkpoint not in evidence.manifests
         and evidence.outcomes.status(entry.checkpoint, sink.name) in ("pending", "failed")
@@ -389,7 +390,7 @@ def _vnodes_differ(evidence: Evidence, vnodes: int) -> IncompatibleError:
     return IncompatibleError(
         "the store was made for another number of vnodes",
         kind="vnodes_differ",
-        stored=evidence.header.vnodes if evidence.header else None,
+        stored=evidence.header.vnodes if evidence.header else VNODE_COUNT,
         running=vnodes,
         remedy="use the number that the store was made for; nothing was changed",
     )

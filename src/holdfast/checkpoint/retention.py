@@ -71,7 +71,8 @@ def plan_retention(
             reasons.append("sinks are still pending")
         if entry.checkpoint in pinned:
             reasons.append("pinned as " + ", ".join(sorted(pinned[entry.checkpoint])))
-        if 0 <= now_us - entry.created_us < settings.retain_age_ms * 1_000:
+        # A clock that was set back makes checkpoints seem to come from the future: young, too.
+        if now_us - entry.created_us < settings.retain_age_ms * 1_000:
             reasons.append("young")
         if entry.checkpoint in keep:
             reasons.append("named")

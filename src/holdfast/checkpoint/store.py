@@ -25,6 +25,7 @@ from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.sweep import SweepReport
 from holdfast.clock import Clock
 from holdfast.errors import InvalidInputError, StorageError
+from holdfast.format import paths
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import Position, compare
 from holdfast.format.records import OutcomeStatus, Pin, Summary
@@ -319,6 +320,7 @@ def open_store(
     allow_changes: accept a changed topology. takeover: fence a live writer on this machine.
     clean_up: remove unreferenced leftovers of earlier crashes.
     """
+    paths.pipeline_dir(pipeline)  # a bad name is refused before a root is created for it
     around = surroundings(
         root, settings=settings, clock=clock, ids=ids, options=options, spark=spark
     )

@@ -17,8 +17,15 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.reader import StoreReader, as_finding
-from holdfast.errors import CorruptionError, HoldfastError, NotFoundError, StorageError
+from holdfast.checkpoint.reader import StoreReader, against_outcomes, as_finding
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
 from holdfast.format import paths
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import FileEntry, Manifest
@@ -38,6 +45,7 @@ class VerifyReport:
     """What was checked and what was found."""
 
     deep: bool
+    tolerant: bool = False
     findings: list[Finding] = field(default_factory=list)
     by_checkpoint: dict[CheckpointId, list[Finding]] = field(default_factory=dict)
     checkpoints: int = 0
@@ -62,7 +70,7 @@ def verify_store(
     reader: StoreReader, *, deep: bool = False, progress: Progress | None = None, threads: int = 2
 ) -> VerifyReport:
     """Check everything that belongs to a pipeline."""
-    report = VerifyReport(deep=deep)
+    report = VerifyReport(deep=deep, tolerant=True)
     _guard(report, reader.header)
     state = _guard(report, reader.catalog)
     if state is None:
@@ -73,6 +81,8 @@ def verify_store(
     outcomes = _guard(report, reader.outcomes)
     if outcomes is not None:
         report.findings.extend(outcomes.damage)
+        seen = against_outcomes(state, outcomes, reader.home)
+        report.findings.extend(seen.damage[len(state.damage) :])
     verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
     _check_others(reader, state, report)
     return report
@@ -85,13 +95,8 @@ def verify_checkpoints(
     *,
     progress: Progress | None = None,
     threads: int = 2,
-    strict: bool = False,
 ) -> dict[CheckpointId, Manifest]:
-    """Check these checkpoints; findings go into the report under their ids.
-
-    strict: a storage that does not answer raises instead of looking like damage, so that nobody
-    falls back or forgets a checkpoint because of a lost connection.
-    """
+    """Check these checkpoints; findings go into the report under their ids."""
     manifests: dict[CheckpointId, Manifest] = {}
     wanted: dict[str, FileEntry] = {}
     for summary in summaries:
@@ -99,11 +104,11 @@ def verify_checkpoints(
         found = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
             manifest = _twice(lambda summary=summary: reader.manifest(summary))  # type: ignore[misc]
-        except CorruptionError as error:
+        except (CorruptionError, RefusedError) as error:
             found.append(as_finding(error))
             continue
-        except StorageError as error:
-            if strict and error.kind != _BROKEN:
+        except HoldfastError as error:
+            if not report.tolerant and error.kind != _BROKEN:
                 raise
             found.append(as_finding(error))
             continue
@@ -115,7 +120,7 @@ def verify_checkpoints(
                 found.append(
                     _finding("entries_differ", "two manifests disagree about a file", entry.path)
                 )
-    broken = _check_files(reader, wanted, report, progress, threads, strict=strict)
+    broken = _check_files(reader, wanted, report, progress, threads)
     for checkpoint, manifest in manifests.items():
         report.by_checkpoint[checkpoint].extend(
             broken[path] for entry in manifest.files if (path := reader.home.file(entry)) in broken
@@ -146,20 +151,14 @@ def _check_files(
     report: VerifyReport,
     progress: Progress | None,
     threads: int,
-    *,
-    strict: bool,
 ) -> dict[str, Finding]:
     total = sum(entry.size for entry in wanted.values())
     workers = max(threads, min(reader.home.storage.parallel, 16))
     broken: dict[str, Finding] = {}
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
-        try:
-            return (*item, check_file(reader.home.storage, *item, deep=report.deep))
-        except StorageError as error:
-            if strict:
-                raise
-            return (*item, _finding(error.kind, f"file cannot be read: {error.what}", item[0]))
+        found = check_file(reader.home.storage, *item, deep=report.deep, tolerant=report.tolerant)
+        return (*item, found)
 
     with ThreadPoolExecutor(workers) as pool:
         for path, entry, finding in pool.map(check, wanted.items()):
@@ -173,26 +172,28 @@ def _check_files(
 
 
 def check_file(
-    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
+    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool, tolerant: bool = False
 ) -> Finding | None:
     """One file of an inventory: there, of the right size, and with `deep` of the right content.
 
-    A disk that reports an error twice has lost the file. Any other failure of the storage says
-    nothing about the file, and is raised.
+    A disk that reports an error twice has lost the file. A store that does not answer raises; with
+    `tolerant`, that is a finding too.
     """
     try:
         return _twice(lambda: _compare(storage, path, entry, deep=deep))
     except NotFoundError:
         return _finding("missing", "file is missing", path)
-    except HoldfastError as error:
-        if isinstance(error, StorageError) and error.kind != _BROKEN:
+    except (CorruptionError, InvalidInputError, RefusedError) as error:
+        return _finding(error.kind, f"file cannot be read: {error.what}", path)
+    except StorageError as error:
+        # A disk that cannot read one file has lost it. A store that does not answer has lost
+        # nothing: whoever decides by this check must not take silence for damage.
+        if error.kind != _BROKEN and not tolerant:
             raise
         return _finding(error.kind, f"file cannot be read: {error.what}", path)
 
 
-def _compare(
-    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
-) -> Finding | None:
+def _compare(storage: StorageReader, path: str, entry: FileEntry, *, deep: bool) -> Finding | None:
     size = storage.stat(path).size
     if size != entry.size:
         return _finding("size_differs", "file has another size", path, entry.size, size)

@@ -33,6 +33,7 @@ CHECKPOINTS = "checkpoints"
 OUTCOMES = "outcomes"
 PINS = "pins"
 TEMPORARY_PREFIX = ".hf-tmp-"
+NUMBER_MAX = 2**63 - 1
 
 _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
@@ -69,7 +70,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
 
 
 # Parts without separators, control characters or backslashes; none of them `.` or `..`.
-_RELATIVE = re.compile(r"(?:(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\\]+(?:/(?!$)|$))+")
+_RELATIVE = re.compile(r"(?:(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\\\ud800-\udfff]+(?:/(?!$)|$))+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,8 @@ def classify(path: str) -> Meaning | None:
             continue
         groups = match.groupdict()
         sequence, epoch = groups.get("sequence"), groups.get("epoch")
+        if max(int(sequence or 0), int(epoch or 0)) > NUMBER_MAX:
+            return None
         checkpoint = groups.get("id")
         return Meaning(
             kind=kind,
@@ -192,7 +195,7 @@ def pipeline_dir(pipeline: str) -> Name:
 
 
 def _check_number(value: int, what: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**20:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBER_MAX:
         raise InvalidInputError(
             f"{what} is out of range", kind=f"invalid_{what}", value=repr(value)[:60]
         )

@@ -24,6 +24,7 @@ _LSN = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _GTID = re.compile(
     r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::[1-9][0-9]{0,18}(?:-[1-9][0-9]{0,18})?)+"
 )
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _INT64_MAX = 2**63 - 1
 
 Intervals = tuple[tuple[int, int], ...]
@@ -52,7 +53,7 @@ class KafkaPosition(_Position, frozen=True, tag="kafka"):
         """Offsets are not negative; partitions are numbers."""
         for topic, offsets in self.topics.items():
             for partition, offset in offsets.items():
-                if not partition.isdecimal() or len(partition) > 10:
+                if not _PARTITION.fullmatch(partition):
                     _refuse("Kafka partition is not a number", topic=topic, partition=partition)
                 _check_count(offset, "Kafka offset")
 
@@ -92,7 +93,7 @@ class MysqlPosition(_Position, frozen=True, tag="mysql"):
         if len(set(servers)) != len(servers):
             _refuse("a server appears twice in a GTID set", gtids=",".join(self.gtids)[:200])
         for entry in self.gtids:
-            if not _GTID.fullmatch(entry) or any(low > high for low, high in _intervals(entry)):
+            if not _GTID.fullmatch(entry) or not _ascending(entry):
                 _refuse("not a GTID set", entry=entry[:100])
 
     def points(self) -> Mapping[str, Point]:
@@ -142,7 +143,12 @@ class JournalPosition(_Position, frozen=True, tag="journal"):
 
     def points(self) -> Mapping[str, Point]:
         """Keyed by journal id; the sequence orders."""
-        return {self.journal: (self.sequence, self.segment, self.offset)}
+        return {self.journal: (self.sequence, self.segment, self.offset, int(self.chain, 16))}
+
+    def reached(self, earlier: Point, later: Point) -> bool:
+        """Further on, or at the very same place with the same history behind it."""
+        before, after = (cast("tuple[int, ...]", side) for side in (earlier, later))
+        return after[:3] > before[:3] or after == before
 
 
 class FilesPosition(_Position, frozen=True, tag="files"):
@@ -215,11 +221,23 @@ def lsn_number(lsn: str) -> int:
 
 
 def _intervals(entry: str) -> tuple[tuple[int, int], ...]:
+    """The numbers of one server: sorted, overlapping and adjacent intervals joined."""
     pairs = []
     for interval in entry.split(":")[1:]:
         first, _, last = interval.partition("-")
         pairs.append((int(first), int(last or first)))
-    return tuple(pairs)
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(pairs):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(high, joined[-1][1]))
+        else:
+            joined.append((low, high))
+    return tuple(joined)
+
+
+def _ascending(entry: str) -> bool:
+    pairs = (interval.partition("-") for interval in entry.split(":")[1:])
+    return all(not last or int(first) <= int(last) for first, _, last in pairs)
 
 
 def _check_count(value: int, what: str) -> None:

@@ -71,10 +71,15 @@ class Summary(
 
 class OpenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="open",
                tag_field="type", omit_defaults=True):  # fmt: skip
-    """A writer took over, resuming from a checkpoint (None: from nothing)."""
+    """A writer took over, resuming from a checkpoint (None: from nothing).
+
+    abandoned: left behind by a fallback or a rollback. revived: the resumed one and its ancestors,
+    where an earlier rollback had left them behind.
+    """
 
     resume: CheckpointId | None = None
     abandoned: list[CheckpointId] = []
+    revived: list[CheckpointId] = []
     host: str = ""
 
 
@@ -170,7 +175,7 @@ def parse_record(data: bytes, path: str, sequence: Sequence) -> Record:
     """The catalog record in these bytes; it must be the one that its name promises."""
     record = decode(data, Record, path=path, bytes_max=RECORD_BYTES_MAX)
     _same(record.sequence, sequence, "sequence", path)
-    if record.base > record.sequence or (
+    if not 0 <= record.base <= record.sequence or (
         isinstance(record.body, BaseBody) and record.base != record.sequence
     ):
         raise CorruptionError(

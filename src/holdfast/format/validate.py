@@ -138,7 +138,8 @@ def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) ->
         yield _find("error", "bad_path", "not a path that a manifest may name", path=entry.path)
         return
     wanted = {"snapshot": "run", "delta": "run"}.get(entry.kind, entry.kind)
-    if meaning.kind != wanted:
+    suffix = {"snapshot": ".snap", "delta": ".delta"}.get(entry.kind, "")
+    if meaning.kind != wanted or not entry.path.endswith(suffix):
         yield _find(
             "error", "kind_differs", "kind of file and path disagree", path=entry.path,
             expected=meaning.kind, actual=entry.kind,
@@ -173,6 +174,11 @@ def _run(entry: FileEntry, name: str | None, stateful: set[str]) -> Iterator[Fin
         yield _find("error", "orphan_file", "run belongs to no operator", path=entry.path)
     if entry.partition is None:
         yield _find("error", "no_partition", "run does not say its partition", path=entry.path)
+    elif f"/partition-{entry.partition:05d}-" not in entry.path:
+        yield _find(
+            "error", "partition_differs", "path and entry name different partitions",
+            path=entry.path, actual=entry.partition,
+        )  # fmt: skip
 
 
 def _hash_range(entry: FileEntry) -> Iterator[Finding]:

@@ -26,6 +26,6 @@ def duration_us(text: str) -> int:
             "not a duration",
             kind="invalid_duration",
             value=repr(text)[:60],
-            remedy="write it like '10 minutes' (milliseconds, seconds, minutes, hours, days, weeks)",
+            remedy="write it like '10 minutes': milliseconds, seconds, minutes, hours, days, weeks",
         )
     return int(match.group(1)) * unit

@@ -3,7 +3,8 @@
 Invariants:
 - Epoch N+1 may be computed while N is being committed, but is handed over only after N is durable.
 - Positions, state and sink tokens of an epoch go into one draft: they become durable together.
-- A failure anywhere leaves the last checkpoint as it was; what was staged is removed at the next start.
+- A failure anywhere leaves the last checkpoint as it was; what was staged is removed at the next
+  start.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from holdfast.pipeline import frames
 from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.graph import Graph, sources_of
 from holdfast.pipeline.merging import Merger
-from holdfast.pipeline.points import reach
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.resolve import Resolved
 from holdfast.pipeline.sinks.api import SinkWriter, token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader
 from holdfast.pipeline.stage import Control, Place, Staged, Staging
+from holdfast.points import reach
 from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")
@@ -77,12 +78,10 @@ class Engine:
         self._place, self._partitions = place, partitions
         self._readers, self._writers = readers, writers
         self._durable_tasks = durable_tasks
-        self._on_epoch = on_epoch or (lambda report: None)
+        self._on_epoch = on_epoch or (lambda _: None)
         self._builder = frames.FrameBuilder(spark, graph, resolved, readers)
         self._schedule = store.schedule()
-        self._merger = Merger(
-            place, graph.pipeline, partitions, RandomIds(), store.reserve
-        )
+        self._merger = Merger(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._commit: Future[float] | None = None
         self._waiting: Waiting | None = None
@@ -125,9 +124,9 @@ class Engine:
                 progress.keys[trace] = entry.keys
         for name, reader in self._readers.items():
             reader.restore(manifest, self._store.reader)
-            entry = manifest.source(name)
-            if entry is not None and entry.watermark_us is not None:
-                progress.watermarks_us[name] = entry.watermark_us
+            source = manifest.source(name)
+            if source is not None and source.watermark_us is not None:
+                progress.watermarks_us[name] = source.watermark_us
 
     # Epochs
 
@@ -277,7 +276,7 @@ class Engine:
         return self._schedule.should_checkpoint()
 
     def _hand_over(self, clock: _Stopwatch | None = None) -> None:
-        """Wait for the commit before, draft this one, and let it be committed beside the next epoch."""
+        """Wait for the commit before, draft this one, and commit it beside the next epoch."""
         self.wait()
         waiting, self._waiting = self._waiting, None
         if waiting is None:
@@ -285,9 +284,7 @@ class Engine:
         if clock is not None:
             clock.lap("wait")
         self._merger.collect(self._progress.runs)
-        draft = self._store.draft(
-            checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1
-        )
+        draft = self._store.draft(checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1)
         for trace, schema in self._schemas.items():
             listed = put_trace(
                 draft, trace, TraceKind(schema.kind), self._progress.runs.get(trace, []),

@@ -1,4 +1,4 @@
-"""Errors from executors, as the caller should see them: the cause first, Spark's trace behind it."""
+"""Errors from executors, as the caller should see them: the cause first, Spark's trace behind."""
 
 from __future__ import annotations
 

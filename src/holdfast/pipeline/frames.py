@@ -94,7 +94,11 @@ class FrameBuilder:
                 self._operator(operator, epoch, slices, frames, controls, built)
         for sink in self._graph.sinks:
             direct = isinstance(sink.before, OperatorNode) and sink.name in self._direct
-            if direct or not self._runs(sink, slices) or (only is not None and sink.name not in only):
+            if (
+                direct
+                or not self._runs(sink, slices)
+                or (only is not None and sink.name not in only)
+            ):
                 continue
             frame = self._frame(sink.before, slices, frames)
             spec = self._spec(sink.name, epoch, None, (epoch.staging[sink.name],), emit=False)
@@ -117,9 +121,7 @@ class FrameBuilder:
         resolved = self._resolved[node.name]
         frame = resolved.prepare(self._frame(node.before, slices, frames))
         n = epoch.partitions
-        place = F.expr(
-            f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)"
-        )
+        place = F.expr(f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)")
         shuffled = frame.repartitionById(n, place)
         emit = node.name in self._feeding
         staging = tuple(epoch.staging[s.name] for s in self._graph.sinks

@@ -92,6 +92,9 @@ class SinkNode(Node):
         return (self.before,)
 
 
+Part_ = SourceNode | OperatorNode | SinkNode
+
+
 class Graph:
     """All named parts of one pipeline."""
 
@@ -102,10 +105,11 @@ class Graph:
         self.operators: list[OperatorNode] = []
         self.sinks: list[SinkNode] = []
 
-    def add(self, node: SourceNode | OperatorNode | SinkNode) -> None:
+    def add(self, node: Part_) -> None:
         """One more named part."""
         check_name(node.name, _kind(node) + " name")
-        taken = {part.name: _kind(part) for part in [*self.sources, *self.operators, *self.sinks]}
+        named: list[Part_] = [*self.sources, *self.operators, *self.sinks]
+        taken = {part.name: _kind(part) for part in named}
         if node.name in taken:
             raise InvalidInputError(
                 "two parts of the pipeline have one name",

@@ -15,6 +15,7 @@ from holdfast.ids import CheckpointId, Epoch, IdSource
 from holdfast.pipeline.stage import Place, source_of, storage_of
 from holdfast.state import (
     BackgroundMerge,
+    MergePlan,
     MergePolicy,
     RunInfo,
     RunTarget,
@@ -29,6 +30,28 @@ from holdfast.state import (
 class _Running:
     trace: str
     merge: BackgroundMerge
+
+
+@dataclass(frozen=True)
+class _Work:
+    """One merge, for the thread that does it."""
+
+    place: Place
+    plan: MergePlan
+    schema: TraceSchema
+    target: RunTarget
+    bound_us: int | None
+
+    def __call__(self, stopped: Callable[[], bool]) -> RunInfo | None:
+        storage = storage_of(self.place)
+        pipeline = self.target.pipeline or ""
+        merged = run_merge(
+            self.plan, storage, source_of(self.place, pipeline), self.schema, self.target,
+            time_bound_us=self.bound_us, stopped=stopped,
+        )  # fmt: skip
+        if merged is not None:
+            storage.barrier([f"{pipeline}/{merged.path}"])
+        return merged
 
 
 class Merger:
@@ -81,20 +104,7 @@ class Merger:
                     partitions=self._partitions, attempt=self._ids.token(),
                     epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
                 )  # fmt: skip
-                bound = bounds_us.get(trace)
-
-                def work(
-                    stopped: Callable[[], bool], plan=plan, schema=schema, target=target, bound=bound
-                ) -> RunInfo | None:  # type: ignore[no-untyped-def]
-                    storage = storage_of(self._place)
-                    merged = run_merge(
-                        plan, storage, source_of(self._place, self._pipeline), schema, target,
-                        time_bound_us=bound, stopped=stopped,
-                    )  # fmt: skip
-                    if merged is not None:
-                        storage.barrier([f"{self._pipeline}/{merged.path}"])
-                    return merged
-
+                work = _Work(self._place, plan, schema, target, bounds_us.get(trace))
                 self._running = _Running(trace, BackgroundMerge(work))
                 return
 

@@ -207,7 +207,9 @@ def _aggregate(node: OperatorNode, df: Any) -> Resolved:
     if changes:
         texts.append(WEIGHT)
     work = AggregateWork(node.name, keys, tuple(folds), changes, tuple(input_types))
-    names = [n for schema in work.traces.values() for n in (*schema.keys.names, *schema.values.names)]
+    names = [
+        n for schema in work.traces.values() for n in (*schema.keys.names, *schema.values.names)
+    ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
     return Resolved(node, work, lambda frame: frame.selectExpr(*texts))
 
@@ -240,8 +242,8 @@ def _fold(
         names = ", ".join(f"`{n}`" for n in node.keys)
         mixed = f"(({_hash(node.keys)} & {_TOP}) | (xxhash64({names}, {x}) & {_LOW}))"
         trace = f"{node.name}.distinct-{index}"
-        fold = DistinctFold(name, pa.int64(), inputs[:2], trace)
-        return fold, {inputs[0]: x, inputs[1]: mixed}
+        distinct = DistinctFold(name, pa.int64(), inputs[:2], trace)
+        return distinct, {inputs[0]: x, inputs[1]: mixed}
     _require(kind, (T.NumericType,), node, name, "a number")
     if aggregate.kind in ("stddev", "variance"):
         spread = SpreadFold(
@@ -275,7 +277,8 @@ def _sum(
         fold = SumFold(name, pa.float64(), inputs[:2], mean=mean)
         return fold, {inputs[0]: double, inputs[1]: present}
     infinite = "double('infinity')"
-    finite = f"CASE WHEN isnan({double}) OR abs({double}) = {infinite} THEN 0D ELSE {double} * {weight} END"
+    special = f"isnan({double}) OR abs({double}) = {infinite}"
+    finite = f"CASE WHEN {special} THEN 0D ELSE {double} * {weight} END"
     fold = SumFold(name, pa.float64(), inputs, special=True, mean=mean)
     return fold, {
         inputs[0]: finite,

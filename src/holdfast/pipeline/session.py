@@ -1,4 +1,4 @@
-"""The Spark session: local by default, a cluster by `master`, Spark Connect by an `sc://` address."""
+"""The Spark session: local by default, a cluster by `master`, Spark Connect by `sc://`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def open_session(
         raise InvalidInputError(
             "pipelines need Spark", kind="missing_extra", remedy="pip install 'holdfast[spark]'"
         ) from error
-    from holdfast.java import ensure_java
+    from holdfast.java import require_java
 
     active = SparkSession.getActiveSession()
     if active is not None and master is None:
@@ -40,7 +40,7 @@ def open_session(
     if master is not None and master.startswith("sc://"):
         builder = builder.remote(master)
     else:
-        ensure_java()
+        require_java()
         # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

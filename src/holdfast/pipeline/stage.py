@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.ids import CheckpointId, Epoch, RandomIds
 from holdfast.pipeline.operators.work import EpochContext, Work
@@ -31,7 +32,6 @@ from holdfast.state import (
 )
 from holdfast.state.rows import one_batch
 from holdfast.storage import Storage, open_storage
-from holdfast.checkpoint.artifact import ArtifactWriter
 
 CONTROL = "__hf_control"
 
@@ -149,7 +149,7 @@ def _run(spec: StageSpec, partition: int, batches: Iterable[Any]) -> Iterator[An
     received = [batch for batch in batches if batch.num_rows]
     counters = {"rows": sum(batch.num_rows for batch in received)}
     runs: list[RunInfo] = []
-    changes = None
+    changes: Any = None
     if spec.work is None:
         changes = pa.Table.from_batches(received) if received else None
     elif received or spec.emit:
@@ -166,13 +166,15 @@ def _run(spec: StageSpec, partition: int, batches: Iterable[Any]) -> Iterator[An
     if not spec.emit:
         yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])
         return
-    schema = spec.work.output if spec.work is not None else None
+    schema: Any = spec.work.output if spec.work is not None else pa.schema([])
     head = [pa.nulls(1, f.type) for f in schema]
     names = [*schema.names, CONTROL]
     yield pa.RecordBatch.from_arrays([*head, pa.array([data], pa.binary())], names=names)
     if count:
         table = changes
-        yield pa.RecordBatch.from_arrays([*table.columns, pa.nulls(count, pa.binary())], names=names)
+        yield pa.RecordBatch.from_arrays(
+            [*table.columns, pa.nulls(count, pa.binary())], names=names
+        )
 
 
 def _work(spec: StageSpec, partition: int, rows: Any) -> tuple[Any, list[RunInfo], dict[str, int]]:
@@ -212,7 +214,9 @@ def _stage(spec: StageSpec, partition: int, target: Staging, changes: Any) -> St
     names = ["_weight" if name == "__hf_weight" else name for name in table.schema.names]
     writer = ArtifactWriter(storage, path)
     with writer:
-        pq.write_table(table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd")
+        pq.write_table(
+            table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd"
+        )
     if spec.durable:
         storage.barrier([path])
     return Staged(target.sink, path, writer.size, writer.sha256, table.num_rows)

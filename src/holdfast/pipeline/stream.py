@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
     Graph,
@@ -18,14 +19,13 @@ from holdfast.pipeline.graph import (
     checked_names,
     checked_output,
 )
-from holdfast.pipeline.durations import duration_us
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)
 
 
 class Stream:
-    """Rows that keep coming. Every method gives a new stream; nothing runs before `Pipeline.run`."""
+    """Rows that keep coming. Each method gives a new stream; nothing runs before `Pipeline.run`."""
 
     def __init__(self, graph: Graph, node: Node) -> None:
         """Use `Pipeline.source` and the methods of other streams."""
@@ -163,9 +163,7 @@ class Stream:
         self._graph.add(node)
         return Stream(self._graph, node)
 
-    def _step(
-        self, apply: Callable[[Any], Any], text: str, columns: list[str] | None
-    ) -> Stream:
+    def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
         node = StepNode(
             columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
         )

@@ -6,7 +6,6 @@ Invariants:
 - Paths are text: pathlib costs more than the calls themselves.
 """
 
-
 from __future__ import annotations
 
 import ctypes
@@ -29,7 +28,8 @@ class Disk:
 
     def open_read(self, path: str) -> int:
         """Open for reading; never through a link."""
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        # Without O_NONBLOCK, opening a named pipe that somebody put here would wait for ever.
+        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def write(self, descriptor: int, data: bytes | bytearray | memoryview) -> None:
         """Write all of it."""

@@ -9,7 +9,6 @@ Invariants:
 Spec: spec/format-v1.md, section 5.1.
 """
 
-
 from __future__ import annotations
 
 import errno
@@ -64,7 +63,8 @@ class LocalStorage:
         """Open a directory; with `create`, make it if it is not there."""
         self._disk = disk or Disk()
         self._ids = ids or RandomIds()
-        self._root = str(Path(root).expanduser().absolute())
+        self._descriptor: int | None = None
+        self._root = _root(root)
         self._lock = threading.Lock()
         self._usage: int | None = None
         try:
@@ -73,9 +73,7 @@ class LocalStorage:
             if not os.path.isdir(self._root):
                 raise _missing_root(self._root)
             # Opened now and kept: syncfs reports only errors since its descriptor was opened.
-            self._descriptor: int | None = os.open(
-                self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            )
+            self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise _translate(error, self._root, took_effect=False) from error
         self._whole = barrier == "syncfs" or (
@@ -165,7 +163,10 @@ class LocalStorage:
         try:
             with os.scandir(directory) as entries:
                 for entry in entries:
-                    path = f"{prefix}/{entry.name}" if prefix else entry.name
+                    name = entry.name
+                    if not name.isascii():  # a name that is no text: shown, never opened
+                        name = os.fsencode(name).decode("utf-8", "backslashreplace")
+                    path = f"{prefix}/{name}" if prefix else name
                     if entry.is_dir(follow_symlinks=False):
                         self._walk(entry.path, path, found)
                         continue
@@ -307,8 +308,8 @@ class LocalStorage:
         try:
             size = os.lstat(target).st_size
             self._disk.unlink(target)
-        except FileNotFoundError:
-            return
+        except (FileNotFoundError, IsADirectoryError):
+            return  # a directory is not an object: there is none of that name
         except OSError as error:
             raise _translate(error, path, took_effect=None) from error
         self._count(-size)
@@ -359,6 +360,11 @@ class LocalStorage:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+    def __del__(self) -> None:
+        """A storage that was forgotten keeps no descriptor."""
+        if getattr(self, "_descriptor", None) is not None:
+            self.close()
 
     # Helpers
 
@@ -429,6 +435,8 @@ class LocalWriter(io.RawIOBase):
 
     def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
         """Append bytes."""
+        if self._descriptor is None:
+            raise StorageError("writer is closed", kind="closed", path=self._path)
         view = memoryview(data).cast("B")
         self._size += len(view)
         if len(view) >= self._BUFFER_BYTES:
@@ -463,7 +471,10 @@ class LocalWriter(io.RawIOBase):
             self.abort()
             raise
         descriptor, self._descriptor = self._descriptor, None
-        self._storage._disk.close(descriptor)  # noqa: SLF001
+        try:
+            self._storage._disk.close(descriptor)  # noqa: SLF001
+        except OSError as error:
+            raise _translate(error, self._path, took_effect=None) from error
         self._storage._count(self._size)  # noqa: SLF001
         super().close()
 
@@ -525,6 +536,20 @@ def _lock_holder(inode: int) -> int | None:
             if pid:
                 return pid
     return None
+
+
+def _root(root: str | Path) -> str:
+    try:
+        text = str(Path(root).expanduser().absolute())
+        text.encode()
+    except (RuntimeError, UnicodeEncodeError):
+        text = "\0"
+    if "\0" in text:
+        raise InvalidInputError(
+            "not the name of a directory", kind="bad_url", path=repr(str(root))[:200],
+            remedy="give a path that this system knows",
+        )  # fmt: skip
+    return text
 
 
 def _cuts(name: str, top: int) -> Iterator[int]:

@@ -49,9 +49,7 @@ class RecordingDisk(Disk):
     real_sync: also really sync; off, since the record alone decides what survives.
     """
 
-    def __init__(
-        self, base: Path, *, skip: Collection[Sync] = (), real_sync: bool = False
-    ) -> None:
+    def __init__(self, base: Path, *, skip: Collection[Sync] = (), real_sync: bool = False) -> None:
         """Begin with an empty record; `base` exists and is durable."""
         self._base = base.absolute()
         self._skip = frozenset(skip)
@@ -65,13 +63,13 @@ class RecordingDisk(Disk):
         """Put a mark between two calls: what had returned by then."""
         self.calls.append(Call("mark", text))
 
-    def _relative(self, path: Path) -> str:
-        return str(path.absolute().relative_to(self._base))
+    def _relative(self, path: str) -> str:
+        return str(Path(path).absolute().relative_to(self._base))
 
-    def _note(self, name: str, path: Path, **more: Any) -> None:
+    def _note(self, name: str, path: str, **more: Any) -> None:
         self.calls.append(Call(name, self._relative(path), **more))
 
-    def open_new(self, path: Path) -> int:
+    def open_new(self, path: str) -> int:
         """Create exclusively."""
         descriptor = super().open_new(path)
         self._count += 1
@@ -80,7 +78,7 @@ class RecordingDisk(Disk):
         self._note("create", path, inode=self._count)
         return descriptor
 
-    def open_read(self, path: Path) -> int:
+    def open_read(self, path: str) -> int:
         """Open for reading."""
         descriptor = super().open_read(path)
         self._inodes[descriptor] = self._names.get(self._relative(path), 0)
@@ -104,7 +102,7 @@ class RecordingDisk(Disk):
         self._inodes.pop(descriptor, None)
         super().close(descriptor)
 
-    def sync_dir(self, path: Path) -> None:
+    def sync_dir(self, path: str) -> None:
         """Make the names in a directory durable."""
         if "sync_dir" in self._skip:
             return
@@ -120,36 +118,36 @@ class RecordingDisk(Disk):
             super().sync_filesystem(descriptor)
         self.calls.append(Call("sync_filesystem"))
 
-    def link_new(self, source: Path, target: Path) -> None:
+    def link_new(self, source: str, target: str) -> None:
         """Give a file a second name."""
         super().link_new(source, target)
         self._names[self._relative(target)] = self._names[self._relative(source)]
         self._note("link", source, target=self._relative(target))
 
-    def rename_new(self, source: Path, target: Path) -> None:
+    def rename_new(self, source: str, target: str) -> None:
         """Rename to a name that must not exist."""
         super().rename_new(source, target)
         self._names[self._relative(target)] = self._names.pop(self._relative(source))
         self._note("rename", source, target=self._relative(target))
 
-    def rename(self, source: Path, target: Path) -> None:
+    def rename(self, source: str, target: str) -> None:
         """Replace atomically."""
         super().rename(source, target)
         self._names[self._relative(target)] = self._names.pop(self._relative(source))
         self._note("rename", source, target=self._relative(target))
 
-    def unlink(self, path: Path) -> None:
+    def unlink(self, path: str) -> None:
         """Remove a name."""
         super().unlink(path)
         self._names.pop(self._relative(path), None)
         self._note("unlink", path)
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: str) -> None:
         """Create one directory."""
         super().make_dir(path)
         self._note("make_dir", path)
 
-    def remove_dir(self, path: Path) -> None:
+    def remove_dir(self, path: str) -> None:
         """Remove an empty directory."""
         super().remove_dir(path)
         self._note("remove_dir", path)

@@ -127,9 +127,7 @@ class AggregateWork:
         hashes = batch.rows.column(fold.inputs[1]).take(picks)
         columns = [normalise(batch.rows.column(n).take(picks)) for n in self.keys.names]
         columns.append(normalise(column.take(picks)))
-        pairs = group_rows(
-            hashes.to_numpy(zero_copy_only=False).view(np.uint64), columns
-        )
+        pairs = group_rows(hashes.to_numpy(zero_copy_only=False).view(np.uint64), columns)
         came = pairs.sums(batch.weights[given])
         first = pa.array(pairs.first() if len(given) else np.zeros(0, np.int64))
         names = [*self.keys.names, "_value"]
@@ -138,9 +136,7 @@ class AggregateWork:
         )
         answer = trace.lookup(probe)
         counts = answer.values.column(0)
-        before = np.where(
-            answer.found, pc.fill_null(counts, 0).to_numpy(zero_copy_only=False), 0
-        )
+        before = np.where(answer.found, pc.fill_null(counts, 0).to_numpy(zero_copy_only=False), 0)
         after = before + came
         owner = batch.numbers[given[first.to_numpy()]] if len(given) else np.zeros(0, np.int64)
         delta = np.zeros(batch.count, np.int64)
@@ -161,9 +157,7 @@ class AggregateWork:
         )
         return table.filter(column.is_valid())
 
-    def _extreme(
-        self, fold: ExtremeFold, batch: Batch, shown: Any, trace: Any, probe: Any
-    ) -> Any:
+    def _extreme(self, fold: ExtremeFold, batch: Batch, shown: Any, trace: Any, probe: Any) -> Any:
         """Groups that lost a value: the best of what is left, from the bag and this batch."""
         lost = np.zeros(batch.count, np.bool_)
         lost[batch.numbers[batch.weights < 0]] = True

@@ -6,7 +6,8 @@ stored trace is the materialised view. `inputs` are columns that the JVM has com
 Invariants:
 - Rows with negative weights undo exactly what rows with positive weights did.
 - A group whose count of values is zero shows null, whatever rounding has left in its sum.
-- A sum of integers that leaves 64 bits is an error, as in Spark's ANSI mode, never a wrapped number.
+- A sum of integers that leaves 64 bits is an error, as in Spark's ANSI mode, never a wrapped
+  number.
 """
 
 from __future__ import annotations
@@ -125,7 +126,9 @@ class SumFold(Fold):
     def fold(self, batch: Batch, old: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
         """Old sum and what came."""
         kept = f"_{self.name}_sum" if self._apart else self.name
-        n = self._old(old, f"_{self.name}_n", found) + batch.sum_numbers(batch.numpy(self.inputs[1]))
+        n = self._old(old, f"_{self.name}_n", found) + batch.sum_numbers(
+            batch.numpy(self.inputs[1])
+        )
         after = {f"_{self.name}_n": pa.array(n)}
         if pa.types.is_decimal(self.type):
             total = self._decimal(batch, old[kept], found, n)
@@ -179,7 +182,8 @@ class SumFold(Fold):
     def _overflow(self, reason: str) -> InvalidInputError:
         return InvalidInputError(
             "a sum is too large for its type", kind="sum_overflow", column=self.name,
-            type=str(self.type), reason=reason[:120], remedy="sum a wider type: cast to decimal(38, s)",
+            type=str(self.type), reason=reason[:120],
+            remedy="sum a wider type: cast to decimal(38, s)",
         )  # fmt: skip
 
 

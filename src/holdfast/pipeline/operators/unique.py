@@ -89,9 +89,7 @@ class DedupeWork:
         if self.time is None:
             return {self.name: TraceSchema.latest(self.keys, pa.schema([("_epoch", pa.int64())]))}
         seen = pa.field("_seen", self.row.field(self.time).type)
-        return {
-            self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")
-        }
+        return {self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")}
 
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Rows of keys that are not known yet; of several at once, the earliest."""

@@ -94,10 +94,14 @@ def changes_batch(
     else:
         drop = pa.array(np.flatnonzero(gone))
         removed = [column.take(drop) for column in old]
-        columns = [pa.concat_arrays([_whole(a), _whole(b)]) for a, b in zip(removed, added, strict=True)]
+        columns = [
+            pa.concat_arrays([_whole(a), _whole(b)]) for a, b in zip(removed, added, strict=True)
+        ]
         weights = np.concatenate([np.full(len(drop), -1), np.ones(len(keep))]).astype(np.int64)
         columns.append(pa.array(weights))
-    columns = [c.cast(f.type) if c.type != f.type else c for c, f in zip(columns, schema, strict=True)]
+    columns = [
+        c.cast(f.type) if c.type != f.type else c for c, f in zip(columns, schema, strict=True)
+    ]
     return pa.RecordBatch.from_arrays([_whole(c) for c in columns], schema=schema)
 
 

@@ -2,7 +2,8 @@
 
 Invariants:
 - Rows are staged durably first, so the function gets the same rows again after a crash.
-- The function may be called again for an epoch that it has seen, with the same key: it must bear that.
+- The function may be called again for an epoch that it has seen, with the same key: it must bear
+  that.
 """
 
 from __future__ import annotations
@@ -54,9 +55,7 @@ class Function:
 class FunctionWriter:
     """A function sink while the pipeline runs."""
 
-    def __init__(
-        self, name: str, pipeline: str, store: Place, spark: Any, sink: Function
-    ) -> None:
+    def __init__(self, name: str, pipeline: str, store: Place, spark: Any, sink: Function) -> None:
         """Rows are staged beside the pipelines of the store."""
         self._name, self._sink, self._spark = name, sink, spark
         self._place = store

@@ -1,8 +1,8 @@
 """Parquet files, one directory for each published epoch.
 
-Layout: `<path>/hf_epoch=<n>/part-....parquet`; staged files lie in `<path>/_staging/`, which Spark and
-other readers of Parquet directories skip. A plain `spark.read.parquet(path)` sees published epochs
-only; where rows can be taken back, the column `_weight` says +1 or -1.
+Layout: `<path>/hf_epoch=<n>/part-....parquet`; staged files lie in `<path>/_staging/`, which Spark
+and other readers of Parquet directories skip. A plain `spark.read.parquet(path)` sees published
+epochs only; where rows can be taken back, the column `_weight` says +1 or -1.
 
 Invariants:
 - On local disk an epoch appears whole, by one rename of its directory. On an object store its files
@@ -85,7 +85,7 @@ class ParquetWriter:
         try:
             present = set(os.listdir(source))
             if wanted - present:
-                raise self._lost(token, sorted(wanted - present)[0])
+                raise self._lost(token, min(wanted - present))
             for extra in present - wanted:  # a try that lost
                 os.unlink(f"{source}/{extra}")
             self._storage.barrier(files)

@@ -94,7 +94,7 @@ class SourceReader(Protocol):
         ...
 
     def history(self) -> Slice | None:
-        """Everything up to the position, to fill a new operator; None where that is not possible."""
+        """Everything up to the position, to fill a new operator; None when there is nothing."""
         ...
 
     def backlog(self) -> Backlog:

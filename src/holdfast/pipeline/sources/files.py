@@ -4,7 +4,8 @@ Invariants:
 - A file is one unit: it belongs to exactly one epoch.
 - What was read is remembered by path, size and time of change; a file that changed afterwards is an
   error that names it, never silently read again or skipped.
-- The log of read files is written anew only when it has grown by a tenth: an epoch writes what changed.
+- The log of read files is written anew only when it has grown by a tenth: an epoch writes what
+  changed.
 """
 
 from __future__ import annotations

@@ -56,7 +56,10 @@ class Generator:
     @property
     def schema_text(self) -> str:
         """The expressions stand for the schema."""
-        return ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items()) + f"; seed {self.seed}"
+        return (
+            ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items())
+            + f"; seed {self.seed}"
+        )
 
     def columns(self) -> list[str]:
         """Column names without the weight."""

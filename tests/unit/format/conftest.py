@@ -1,0 +1,12 @@
+"""Makes `documents.py` importable, and runs a test for every kind of document."""
+
+from __future__ import annotations
+
+import pytest
+from documents import CODECS
+
+
+@pytest.fixture(params=CODECS, ids=lambda codec: codec.name)
+def codec(request):
+    """One kind of document."""
+    return request.param

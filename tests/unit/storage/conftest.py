@@ -1,0 +1,65 @@
+"""One object store over real HTTP for the storage tests: moto's server on a free loopback port."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast.storage import Storage, open_storage
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class S3:
+    """A server that speaks S3, and the options that lead to it."""
+
+    endpoint: str
+    options: dict[str, Any]
+
+    def open(self, bucket: str, prefix: str = "root", **changes: Any) -> Storage:
+        return open_storage(f"s3://{bucket}/{prefix}", options={**self.options, **changes})
+
+    def request(self, method: str, path: str, data: bytes = b"") -> int:
+        """A raw request, as another program would make it."""
+        from urllib.request import Request, urlopen
+
+        with urlopen(Request(f"{self.endpoint}/{path}", method=method, data=data)) as reply:
+            return reply.status
+
+
+@pytest.fixture(scope="session")
+def s3():
+    """The server; it ends with the session."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    endpoint = f"http://{host}:{port}"
+    options = {
+        "endpoint": endpoint,
+        "region": "us-east-1",
+        "access_key_id": "test",
+        "secret_access_key": "test",
+        "client_options": {"allow_http": True, "timeout": "10s"},
+        "retry_config": {
+            "max_retries": 1,
+            "retry_timeout": __import__("datetime").timedelta(seconds=5),
+        },
+    }
+    yield S3(endpoint, options)
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3):
+    """A bucket of one test."""
+    name = f"bucket-{next(_numbers)}"
+    s3.request("PUT", name)
+    return name
