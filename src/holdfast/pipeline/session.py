@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -44,6 +45,8 @@ def open_session(
         # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            # Workers must be the Python that has Holdfast, not whatever PATH finds first.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or "local[*]")
         for key, value in {**_STATIC, **RUNTIME, **(config or {})}.items():
             builder = builder.config(key, value)
