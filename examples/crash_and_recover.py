@@ -2,10 +2,9 @@
 
 import sys
 
-from holdfast.testing import SimulatedCrash, crash_at
-
 import holdfast as hf
 from holdfast.errors import FencedError
+from holdfast.testing import SimulatedCrash, crash_at
 
 root = sys.argv[1] if len(sys.argv) > 1 else ".holdfast-run"
 pipeline = hf.topology(

@@ -3,6 +3,9 @@
 Importing this package starts fast and never imports pyspark.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from holdfast.checkpoint import (
     Draft,
     PendingToken,
@@ -35,10 +38,29 @@ from holdfast.settings import Settings
 from holdfast.storage import open_storage
 from holdfast.version import __version__
 
+if TYPE_CHECKING:
+    from holdfast.pipeline import (
+        EpochReport,
+        Pipeline,
+        RunSummary,
+        Stream,
+        avg,
+        count,
+        count_distinct,
+        max,
+        min,
+        sinks,
+        sources,
+        stddev,
+        sum,
+        variance,
+    )
+
 __all__ = [
     "CounterPosition",
     "DeltaPosition",
     "Draft",
+    "EpochReport",
     "FileEntry",
     "FilesPosition",
     "JournalPosition",
@@ -47,23 +69,67 @@ __all__ = [
     "MysqlPosition",
     "Part",
     "PendingToken",
+    "Pipeline",
     "PostgresPosition",
     "RecoveryPlan",
+    "RunSummary",
     "Schedule",
     "Settings",
     "Store",
     "StoreReader",
+    "Stream",
     "Topology",
     "VerifyReport",
     "__version__",
+    "avg",
+    "count",
+    "count_distinct",
     "footprints",
     "list_pipelines",
+    "max",
+    "min",
     "open_storage",
     "open_store",
     "plan_rebuild",
     "read_store",
     "rebuild_catalog",
     "recovery_plan",
+    "sinks",
+    "sources",
+    "stddev",
+    "sum",
     "topology",
+    "variance",
     "verify_store",
 ]
+
+# Loaded when they are first asked for: they import pyspark, or packages of an extra.
+_PIPELINE = frozenset(
+    {
+        "EpochReport",
+        "Pipeline",
+        "RunSummary",
+        "Stream",
+        "avg",
+        "count",
+        "count_distinct",
+        "max",
+        "min",
+        "sinks",
+        "sources",
+        "stddev",
+        "sum",
+        "variance",
+    }
+)
+_PACKAGES = frozenset({"guard", "journal", "pipeline", "state", "testing"})
+
+
+def __getattr__(name: str) -> Any:
+    """Parts that are too heavy to be loaded by everybody."""
+    if name in _PIPELINE:
+        return getattr(import_module("holdfast.pipeline"), name)
+    if name in _PACKAGES:
+        return import_module(f"holdfast.{name}")
+    message = f"module 'holdfast' has no attribute {name!r}"
+    raise AttributeError(message)

@@ -14,6 +14,7 @@ from holdfast.pipeline.aggregates import (
 )
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
+from holdfast.pipeline.run_command import run_command
 from holdfast.pipeline.stream import Stream
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "count_distinct",
     "max",
     "min",
+    "run_command",
     "sinks",
     "sources",
     "stddev",

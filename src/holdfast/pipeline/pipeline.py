@@ -55,17 +55,12 @@ class Pipeline:
         self._graph = Graph(name)
         self.name = name
         self.settings = settings or DEFAULTS
-        if partitions is not None and not 1 <= partitions <= VNODE_COUNT:
-            raise InvalidInputError(
-                "the number of partitions is out of range", kind="invalid_partitions",
-                partitions=partitions, limit=VNODE_COUNT,
-            )  # fmt: skip
+        self._partitions = None if partitions is None else _check_partitions(partitions)
         if not self.settings.incremental:
             raise InvalidInputError(
                 "a pipeline's checkpoints are incremental", kind="not_incremental",
                 remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
             )  # fmt: skip
-        self._partitions = partitions
         self._master, self._spark, self._config = master, spark, dict(spark_config or {})
         self._resolved: dict[str, Resolved] | None = None
         text = str(store)
@@ -110,6 +105,13 @@ class Pipeline:
             connector=connector,
         )  # fmt: skip
         self._graph.add(node)
+
+    def configure(self, *, master: str | None = None, partitions: int | None = None) -> None:
+        """Change where it runs, from the command line; None leaves a setting as it is."""
+        if partitions is not None:
+            self._partitions = _check_partitions(partitions)
+        if master is not None:
+            self._master = master
 
     # Running
 
@@ -215,6 +217,15 @@ class Pipeline:
                 known=",".join(self.resolve()) or "none",
             )  # fmt: skip
         return View(resolved, self._place, self.reader(), at, self._count(self.session()))
+
+
+def _check_partitions(partitions: int) -> int:
+    if not 1 <= partitions <= VNODE_COUNT:
+        raise InvalidInputError(
+            "the number of partitions is out of range", kind="invalid_partitions",
+            partitions=partitions, limit=VNODE_COUNT,
+        )  # fmt: skip
+    return partitions
 
 
 def _parts(resolved: Mapping[str, Resolved]) -> dict[str, list[str]]:

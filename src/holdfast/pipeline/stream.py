@@ -57,18 +57,18 @@ class Stream:
 
     def with_columns(self, **expressions: str) -> Stream:
         """Add or replace columns by SQL expressions."""
-        from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
-
         names = None
         if self.node.columns is not None:
             new = [name for name in expressions if name not in self.node.columns]
             names = checked_output([*self.node.columns, *new], "with_columns")
         text = ", ".join(f"{name} = {text}" for name, text in expressions.items())
-        return self._step(
-            lambda df: df.withColumns({n: F.expr(e) for n, e in expressions.items()}),
-            f"with {text}",
-            names,
-        )
+
+        def apply(df: Any) -> Any:
+            from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+            return df.withColumns({n: F.expr(e) for n, e in expressions.items()})
+
+        return self._step(apply, f"with {text}", names)
 
     def transform(self, function: Callable[[Any], Any], *, text: str | None = None) -> Stream:
         """Any row-wise DataFrame code, and joins with static DataFrames.

@@ -1,0 +1,47 @@
+"""Prometheus metrics, on request, on loopback."""
+
+from __future__ import annotations
+
+from holdfast.errors import InvalidInputError
+from holdfast.pipeline.report import EpochReport
+
+
+class Metrics:
+    """Counters of one run, served over HTTP."""
+
+    def __init__(self, port: int) -> None:
+        """Begin to serve; port 0 takes a free one."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+            from prometheus_client import start_http_server as serve
+        except ImportError as error:
+            raise InvalidInputError(
+                "metrics need an extra package", kind="missing_extra",
+                remedy="pip install 'holdfast[metrics]'",
+            ) from error  # fmt: skip
+        self._registry = CollectorRegistry()
+        place = {"registry": self._registry}
+        self._epochs = Counter("holdfast_epochs", "Epochs that were run", **place)
+        self._rows = Counter("holdfast_rows", "Rows that were read", **place)
+        self._changes = Counter("holdfast_changes", "Changes that operators gave", **place)
+        self._late = Counter("holdfast_late_rows", "Rows that came too late", **place)
+        self._bytes = Counter("holdfast_state_bytes", "Bytes of new runs", **place)
+        self._epoch = Gauge("holdfast_epoch", "The last epoch", **place)
+        self._lag = Gauge("holdfast_backlog", "What is left to read", ["source", "unit"], **place)
+        self._phase = Histogram(
+            "holdfast_phase_seconds", "Time by phase of an epoch", ["phase"], **place
+        )
+        self.server = serve(port, addr="127.0.0.1", registry=self._registry)
+
+    def add(self, report: EpochReport) -> None:
+        """One more epoch."""
+        self._epochs.inc()
+        self._rows.inc(report.rows)
+        self._changes.inc(report.changes)
+        self._late.inc(report.late)
+        self._bytes.inc(report.bytes_new)
+        self._epoch.set(report.epoch)
+        for name, backlog in report.backlog.items():
+            self._lag.labels(name, backlog.unit).set(backlog.total - backlog.done)
+        for phase, ms in report.phases_ms.items():
+            self._phase.labels(phase).observe(ms / 1e3)
