@@ -17,17 +17,15 @@ ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 200_000
 EPOCHS = 4
 
 pipe = hf.Pipeline("orders", store=HOME / "checkpoints", master="local[2]")
-orders = pipe.source(
-    "orders",
-    hf.sources.Generator(
-        {
-            "customer": "concat('customer-', pmod(xxhash64(id, seed), 1000))",
-            "amount": "cast(pmod(xxhash64(seed, id), 10000) / 100 AS decimal(10, 2))",
-        },
-        rows_per_epoch=ROWS // EPOCHS,
-        seed=7,
-    ),
+generator = hf.sources.Generator(
+    {
+        "customer": "concat('customer-', pmod(xxhash64(id, seed), 1000))",
+        "amount": "cast(pmod(xxhash64(seed, id), 10000) / 100 AS decimal(10, 2))",
+    },
+    rows_per_epoch=ROWS // EPOCHS,
+    seed=7,
 )
+orders = pipe.source("orders", generator)
 totals = (
     orders.where("amount > 1")
     .group_by("customer")
@@ -50,7 +48,7 @@ def main() -> None:
 
     read = (int(summary.last_epoch or 0) + 1) * (ROWS // EPOCHS)
     batch = (
-        orders.node.connector.rows_between(spark, 0, read)
+        generator.rows_between(spark, 0, read)
         .where("amount > 1")
         .groupBy("customer")
         .agg({"amount": "sum", "*": "count"})

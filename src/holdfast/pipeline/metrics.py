@@ -19,17 +19,18 @@ class Metrics:
                 "metrics need an extra package", kind="missing_extra",
                 remedy="pip install 'holdfast[metrics]'",
             ) from error  # fmt: skip
-        self._registry = CollectorRegistry()
-        place = {"registry": self._registry}
-        self._epochs = Counter("holdfast_epochs", "Epochs that were run", **place)
-        self._rows = Counter("holdfast_rows", "Rows that were read", **place)
-        self._changes = Counter("holdfast_changes", "Changes that operators gave", **place)
-        self._late = Counter("holdfast_late_rows", "Rows that came too late", **place)
-        self._bytes = Counter("holdfast_state_bytes", "Bytes of new runs", **place)
-        self._epoch = Gauge("holdfast_epoch", "The last epoch", **place)
-        self._lag = Gauge("holdfast_backlog", "What is left to read", ["source", "unit"], **place)
+        self._registry = place = CollectorRegistry()
+        self._epochs = Counter("holdfast_epochs", "Epochs that were run", registry=place)
+        self._rows = Counter("holdfast_rows", "Rows that were read", registry=place)
+        self._changes = Counter("holdfast_changes", "Changes that operators gave", registry=place)
+        self._late = Counter("holdfast_late_rows", "Rows that came too late", registry=place)
+        self._bytes = Counter("holdfast_state_bytes", "Bytes of new runs", registry=place)
+        self._epoch = Gauge("holdfast_epoch", "The last epoch", registry=place)
+        self._lag = Gauge(
+            "holdfast_backlog", "What is left to read", ["source", "unit"], registry=place
+        )
         self._phase = Histogram(
-            "holdfast_phase_seconds", "Time by phase of an epoch", ["phase"], **place
+            "holdfast_phase_seconds", "Time by phase of an epoch", ["phase"], registry=place
         )
         self.server = serve(port, addr="127.0.0.1", registry=self._registry)
 

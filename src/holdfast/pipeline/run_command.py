@@ -3,8 +3,8 @@
 The file declares exactly one `Pipeline` at module level; `if __name__ == "__main__": pipe.run()`
 makes it a program of its own as well.
 
-Ctrl-C once finishes the epoch that is under way, commits it and ends; twice abandons the epoch, which
-leaves the last checkpoint as it was.
+Ctrl-C once finishes the epoch that is under way, commits it and ends; twice abandons the epoch,
+which leaves the last checkpoint as it was.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.pipeline.metrics import Metrics
@@ -61,7 +61,7 @@ class _Interrupts:
         self._say = say
         self._before: Any = None
 
-    def __enter__(self) -> _Interrupts:
+    def __enter__(self) -> Self:
         self._before = signal.signal(signal.SIGINT, self._handle)
         return self
 

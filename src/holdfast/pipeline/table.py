@@ -58,9 +58,9 @@ class EpochTable:
             return
         phases = " ".join(f"{name}={ms:.0f}ms" for name, ms in report.phases_ms.items())
         print(  # noqa: T201
-            f"epoch {report.epoch}: {report.rows} rows, {report.keys} keys, {report.changes} changes, "
-            f"{report.late} late, {report.bytes_new} bytes, {report.total_ms:.0f} ms ({phases})"
-            f"{_lag(report)}",
+            f"epoch {report.epoch}: {report.rows} rows, {report.keys} keys, "
+            f"{report.changes} changes, {report.late} late, {report.bytes_new} bytes, "
+            f"{report.total_ms:.0f} ms ({phases}){_lag(report)}",
             flush=True,
         )
 
