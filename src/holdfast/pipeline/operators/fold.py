@@ -13,6 +13,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ class Batch:
 
     def sum_numbers(self, values: np.ndarray) -> np.ndarray:
         """Sum by group."""
-        return np.add.reduceat(values[self.groups.order], self.groups.starts)
+        with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as in SQL
+            return np.add.reduceat(values[self.groups.order], self.groups.starts)
 
     def numpy(self, name: str, fill: float = 0) -> np.ndarray:
         """A numeric input as numpy, nulls filled."""
@@ -150,11 +152,13 @@ class SumFold(Fold):
         return {**after, self.name: pa.array(shown, mask=n == 0)}
 
     def _decimal(self, batch: Batch, old: Any, found: np.ndarray, n: np.ndarray) -> Any:
-        zero = pa.scalar(0, pa.int64()).cast(self.type)
-        came = pc.fill_null(batch.by_group(batch.rows.column(self.inputs[0]), "sum"), 0)
-        before = pc.if_else(pa.array(found), pc.fill_null(old, zero), zero)
+        # Wider than any sum of two: the cast back notices what does not fit.
+        wide = pa.decimal256(60, self.type.scale)
+        zero = pa.scalar(Decimal(0), wide)
+        came = pc.fill_null(batch.by_group(batch.rows.column(self.inputs[0]), "sum").cast(wide), zero)
+        before = pc.if_else(pa.array(found), pc.fill_null(old.cast(wide), zero), zero)
         try:
-            total = pc.add(before, came.cast(self.type)).cast(self.type)
+            total = pc.add(before, came).cast(self.type)
         except pa.ArrowInvalid as error:
             raise self._overflow(str(error)) from error
         return pc.if_else(pa.array(n == 0), pa.scalar(None, self.type), total)
