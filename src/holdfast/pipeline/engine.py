@@ -321,8 +321,9 @@ class Engine:
             self._store.settle(self._writers)
         reach("epoch.after_publish")
         if manifest is not None:
-            for reader in self._readers.values():
-                reader.committed(manifest)
+            floors = self._store.log_floor()
+            for name, reader in self._readers.items():
+                reader.committed(manifest, floors.get(name))
         report = self._store.retain()
         if report.error is not None:
             log.warning("retention failed and will be tried again: %s", report.error)

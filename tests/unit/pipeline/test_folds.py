@@ -78,18 +78,27 @@ def rows_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
         HASH: pa.array(np.array([hash_of(c[0]) for c in changes], np.uint64).view(np.int64)),
         "k": pa.array([c[0] for c in changes], pa.string()),
         "present": pa.array([0 if v is None else s for v, s in zip(x, w, strict=True)], pa.int64()),
-        "signed": pa.array([None if v is None else v * s for v, s in zip(x, w, strict=True)], pa.int64()),
+        "signed": pa.array(
+            [None if v is None else v * s for v, s in zip(x, w, strict=True)], pa.int64()
+        ),
         "x": pa.array(x, pa.int64()),
         "h2": pa.array(
             np.array([hash_of(c[0]) | (hash(c[1]) & 3) for c in changes], np.uint64).view(np.int64)
         ),
         "f": pa.array(f, pa.float64()),
         "fsigned": pa.array(
-            [v * s if ok else (None if v is None else 0.0) for v, s, ok in zip(f, w, finite, strict=True)],
+            [
+                v * s if ok else (None if v is None else 0.0)
+                for v, s, ok in zip(f, w, finite, strict=True)
+            ],
             pa.float64(),
         ),
-        "fpresent": pa.array([0 if v is None else s for v, s in zip(f, w, strict=True)], pa.int64()),
-        "nan": pa.array([s if v is not None and math.isnan(v) else 0 for v, s in zip(f, w, strict=True)]),
+        "fpresent": pa.array(
+            [0 if v is None else s for v, s in zip(f, w, strict=True)], pa.int64()
+        ),
+        "nan": pa.array(
+            [s if v is not None and math.isnan(v) else 0 for v, s in zip(f, w, strict=True)]
+        ),
         "inf": pa.array([s if v == math.inf else 0 for v, s in zip(f, w, strict=True)]),
         "ninf": pa.array([s if v == -math.inf else 0 for v, s in zip(f, w, strict=True)]),
     }
@@ -111,7 +120,9 @@ def aggregate(*, changes: bool) -> AggregateWork:
             SumFold("fs", pa.float64(), sums, special=changes),
             SumFold("fa", pa.float64(), sums, special=changes, mean=True),
             ExtremeFold("lo", pa.int64(), ("x",), bag=bag),
-            ExtremeFold("hi", pa.float64(), ("f",), largest=True, bag="t.fvalues" if changes else None),
+            ExtremeFold(
+                "hi", pa.float64(), ("f",), largest=True, bag="t.fvalues" if changes else None
+            ),
             SpreadFold("sd", pa.float64(), ("f",)),
             DistinctFold("d", pa.int64(), ("x", "h2"), "t.distinct"),
         ),
@@ -170,7 +181,11 @@ ROW = st.tuples(
 def canonical(row):
     """NaN is one value, and -0.0 is 0.0, as Spark groups them."""
     key, x, f = row
-    return key, x, "nan" if f is not None and math.isnan(f) else (f + 0.0 if f is not None else None)
+    return (
+        key,
+        x,
+        "nan" if f is not None and math.isnan(f) else (f + 0.0 if f is not None else None),
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -184,7 +199,9 @@ def test_aggregates_with_retractions_equal_a_model(data) -> None:
         changes = [(*row, w) for row, w in data.draw(
             st.lists(st.tuples(ROW, st.sampled_from([1, 1, 2])), max_size=12))]  # fmt: skip
         there = sorted(live, key=repr)
-        for row in data.draw(st.lists(st.sampled_from(there), max_size=6) if there else st.just([])):
+        for row in data.draw(
+            st.lists(st.sampled_from(there), max_size=6) if there else st.just([])
+        ):
             if live[row] > sum(-c[3] for c in changes if canonical(c[:3]) == row and c[3] < 0):
                 f = math.nan if row[2] == "nan" else row[2]
                 changes.append((row[0], row[1], f, -1))
@@ -193,10 +210,16 @@ def test_aggregates_with_retractions_equal_a_model(data) -> None:
         live = +live
         result = harness.step(rows_of(changes, weights=True))
         apply_changes(shown, result.changes)
-        model = expected(Counter({(k, x, math.nan if f == "nan" else f): n for (k, x, f), n in live.items()}))
+        model = expected(
+            Counter({(k, x, math.nan if f == "nan" else f): n for (k, x, f), n in live.items()})
+        )
         assert shown.keys() == model.keys()
         for key, row in model.items():
-            assert all(same(shown[key][name], value) for name, value in row.items()), (key, row, shown[key])
+            assert all(same(shown[key][name], value) for name, value in row.items()), (
+                key,
+                row,
+                shown[key],
+            )
 
 
 def apply_changes(shown: dict, changes: pa.RecordBatch) -> None:
@@ -224,7 +247,11 @@ def test_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
     model = expected(live)
     assert shown.keys() == model.keys()
     for key, row in model.items():
-        assert all(same(shown[key][name], value) for name, value in row.items()), (key, row, shown[key])
+        assert all(same(shown[key][name], value) for name, value in row.items()), (
+            key,
+            row,
+            shown[key],
+        )
 
 
 def test_an_update_that_changes_nothing_gives_no_changes() -> None:
@@ -271,7 +298,12 @@ def test_decimal_sums_are_exact() -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, -1])), max_size=8), max_size=6))
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, -1])), max_size=8),
+        max_size=6,
+    )
+)
 def test_distinct_shows_a_row_while_its_weights_sum_to_more_than_zero(epochs) -> None:
     """distinct equals the set of rows with a positive count, after every epoch."""
     harness = Harness(DistinctWork("t", KEYS, changes=True))

@@ -155,7 +155,9 @@ class SumFold(Fold):
         # Wider than any sum of two: the cast back notices what does not fit.
         wide = pa.decimal256(60, self.type.scale)
         zero = pa.scalar(Decimal(0), wide)
-        came = pc.fill_null(batch.by_group(batch.rows.column(self.inputs[0]), "sum").cast(wide), zero)
+        came = pc.fill_null(
+            batch.by_group(batch.rows.column(self.inputs[0]), "sum").cast(wide), zero
+        )
         before = pc.if_else(pa.array(found), pc.fill_null(old.cast(wide), zero), zero)
         try:
             total = pc.add(before, came).cast(self.type)

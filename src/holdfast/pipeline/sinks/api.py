@@ -50,6 +50,16 @@ def parse_token(pending: PendingToken) -> Token:
         ) from error  # fmt: skip
 
 
+def tidy_staging(storage: Any, root: str, keep: Collection[str]) -> None:
+    """Remove what other checkpoints than these have staged below a directory."""
+    wanted = set(keep)
+    depth = root.count("/") + 1
+    stale = [
+        entry.path for entry in storage.list(root) if entry.path.split("/")[depth] not in wanted
+    ]
+    storage.delete_many(stale)
+
+
 class Sink(Protocol):
     """A declaration: plain data, no connection."""
 

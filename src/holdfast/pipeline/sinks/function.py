@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import InvalidInputError
 from holdfast.format.records import Replay
-from holdfast.pipeline.sinks.api import parse_token
+from holdfast.pipeline.sinks.api import parse_token, tidy_staging
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.storage.open import OBJECT_SCHEMES
 
@@ -80,14 +80,7 @@ class FunctionWriter:
 
     def tidy(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
-        wanted = set(keep)
-        depth = self._root.count("/") + 1
-        stale = [
-            entry.path
-            for entry in self._storage.list(self._root)
-            if entry.path.split("/")[depth] not in wanted
-        ]
-        self._storage.delete_many(stale)
+        tidy_staging(self._storage, self._root, keep)
 
     def retract(self, after: int | None) -> None:
         """A function cannot take anything back."""

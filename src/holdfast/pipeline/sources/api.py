@@ -89,8 +89,8 @@ class SourceReader(Protocol):
         """Put what does not fit a position into the draft; returns the position."""
         ...
 
-    def committed(self, manifest: Manifest) -> None:
-        """A checkpoint with the saved position is durable."""
+    def committed(self, manifest: Manifest, floor: Position | None) -> None:
+        """A checkpoint with the saved position is durable; nobody needs what lies before `floor`."""
         ...
 
     def history(self) -> Slice | None:

@@ -162,7 +162,7 @@ class FilesReader:
         texts = [msgspec.json.encode(log).decode() for log in self._order[self._logged :]]
         return FilesPosition(files=len(self._order), recent=texts, log=self._log)
 
-    def committed(self, manifest: Manifest) -> None:
+    def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """Nothing to acknowledge: files stay where they are."""
 
     # Slices

@@ -123,7 +123,7 @@ class GeneratorReader:
         del draft
         return CounterPosition(partitions={"0": self._next})
 
-    def committed(self, manifest: Manifest) -> None:
+    def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """Nothing to acknowledge."""
 
     def history(self) -> Slice | None:
