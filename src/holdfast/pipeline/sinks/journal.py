@@ -1,8 +1,8 @@
 """A journal as a sink: each published epoch is one atomic, idempotent append.
 
 Invariants:
-- Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there and
-  returns the first receipt: the journal itself refuses duplicates.
+- Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there
+  and returns the first receipt: the journal itself refuses duplicates.
 - After a fall-back the same rows come under another checkpoint: the journal cannot take them back.
 """
 

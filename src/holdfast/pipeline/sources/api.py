@@ -90,7 +90,7 @@ class SourceReader(Protocol):
         ...
 
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
-        """A checkpoint with the saved position is durable; nobody needs what lies before `floor`."""
+        """The saved position is durable; nobody needs what lies before `floor`."""
         ...
 
     def history(self) -> Slice | None:

@@ -1,7 +1,7 @@
 """A journal as a source: Spark tasks read its segments in parallel.
 
 Invariants:
-- A position holds the chain hash there: a log that was replaced or cut short is noticed, never read.
+- A position holds the chain hash there: a log that was replaced or cut short is noticed.
 - The journal keeps what the oldest retained checkpoint still needs: after each commit the source
   holds that position, and truncation never passes a hold.
 """
@@ -36,8 +36,8 @@ _EVENT = (
 class Journal:
     """Events of a journal on local disk.
 
-    payload: schema of JSON payloads, as SQL writes it; its columns then stand beside the event's, in
-    place of `payload`. events_max: limit of one epoch.
+    payload: schema of JSON payloads, as SQL writes it; its columns then stand beside the event's,
+    in place of `payload`. events_max: limit of one epoch.
     """
 
     what = "journal"
