@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.draft import Draft
     from holdfast.format.manifest import Manifest
 
-_KINDS = ("snapshot", "delta")
+_RUN_KINDS = ("snapshot", "delta")
 
 
 def put_trace(
@@ -114,7 +114,7 @@ def info_of(entry: FileEntry, trace: str) -> RunInfo:
         entry.operator, entry.partition, entry.hash_min, entry.hash_max,
         entry.vnode_low, entry.vnode_high, entry.epoch_low, entry.epoch_high,
     )  # fmt: skip
-    if entry.kind not in _KINDS or any(fact is None for fact in facts):
+    if entry.kind not in _RUN_KINDS or any(fact is None for fact in facts):
         raise _unusable(entry, "a fact is missing, or it is no run")
     try:
         return RunInfo(

@@ -81,7 +81,7 @@ def diff(before: TraceReader, after: TraceReader) -> Iterator[Any]:
 def _schemas_differ(before: TraceSchema, after: TraceSchema) -> IncompatibleError:
     return IncompatibleError(
         "the two checkpoints keep different schemas",
-        kind="run_schema_differs",
+        kind="trace_schemas_differ",
         before=f"{before.kind}({', '.join(before.stored.names[2:])})",
         after=f"{after.kind}({', '.join(after.stored.names[2:])})",
     )

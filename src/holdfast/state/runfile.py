@@ -227,17 +227,21 @@ class RunFile:
         except HoldfastError:
             raise
         except _DECODING as error:
-            raise self._corrupt("a run cannot be decoded", "run_undecodable", error) from error
+            raise self._corrupt("a run cannot be decoded", error) from error
 
-    def _corrupt(self, what: str, kind: str, reason: object) -> CorruptionError:
+    def _corrupt(self, what: str, reason: object) -> CorruptionError:
         return CorruptionError(
-            what, kind=kind, path=self.info.path, reason=str(reason)[:300], remedy=_REMEDY
+            what,
+            kind="run_undecodable",
+            path=self.info.path,
+            reason=str(reason)[:300],
+            remedy=_REMEDY,
         )
 
     def _header(self, schema: Any) -> RunHeader:
         raw = (schema.metadata or {}).get(HEADER_KEY)
         if raw is None:
-            raise self._corrupt("not a run", "run_undecodable", "no header in the Arrow schema")
+            raise self._corrupt("not a run", "no header in the Arrow schema")
         version = msgspec.json.decode(raw, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version > RUN_FORMAT:
             raise IncompatibleError(
@@ -272,10 +276,10 @@ class RunFile:
         notes = dict(last.custom_metadata or {}) if last else {}
         raw = notes.get(SUMMARY_KEY)
         if raw is None or notes.get(SUMMARY_CRC_KEY) != f"{zlib.crc32(raw):08x}".encode():
-            raise self._corrupt("a run is not whole", "run_undecodable", "no intact summary")
+            raise self._corrupt("a run is not whole", "no intact summary")
         summary = msgspec.json.decode(raw, type=RunSummary)
         if len(summary.batches) != count - 1:
-            raise self._corrupt("a run is not whole", "run_undecodable", "batches differ")
+            raise self._corrupt("a run is not whole", "batches differ")
         return summary
 
     def _check_facts(self, header: RunHeader) -> None:
@@ -372,5 +376,5 @@ class RunFile:
             self._unchecked.discard(number)
         batch = pa.ipc.read_record_batch(pa.ipc.read_message(raw), self._arrow_schema)
         if batch.num_rows != facts.rows:
-            raise self._corrupt("a batch has other rows", "run_undecodable", f"batch {number}")
+            raise self._corrupt("a batch has other rows", f"batch {number}")
         return batch

@@ -30,6 +30,7 @@ from holdfast.state import (
     TraceReader,
     TraceSchema,
     diff,
+    partition_range,
     partition_table,
     plan_compaction,
     plan_merge,
@@ -37,6 +38,8 @@ from holdfast.state import (
     run_merge,
     vnodes_of,
 )
+from holdfast.state.partition import layers, segments
+from holdfast.state.plan import _plan
 from holdfast.storage.memory import MemoryStorage
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
@@ -316,17 +319,27 @@ class World:
         """Plan and carry out one merge over `runs` (default: the current ones)."""
         runs = self.runs if runs is None else runs
         policy = MergePolicy(fanout=2, tier_bytes=self.random.choice([1, 4096, 1 << 20]))
-        plan = (
-            plan_compaction(runs, partition, partitions)
-            if full
-            else plan_merge(runs, partition, partitions, policy)
-        )
+        if full:
+            plan = plan_compaction(runs, partition, partitions)
+        elif self.random.random() < 0.5:
+            plan = plan_merge(runs, partition, partitions, policy)
+        else:
+            plan = self.any_plan(runs, partition, partitions)
         if plan is None:
             return None
         return run_merge(
             plan, self.storage, self.source, self.schema, self.target(partition, partitions),
             time_bound_us=self.bound, options=self.options,
         )  # fmt: skip
+
+    def any_plan(self, runs, partition, partitions):
+        """A merge of any neighbouring layers, also where no policy would choose them."""
+        within = partition_range(partition, partitions)
+        found = layers(segments(runs, within))
+        if len(found) < 2:
+            return None
+        start = self.random.randrange(len(found) - 1)
+        return _plan(found, (start, self.random.randrange(start + 2, len(found) + 1)), within)
 
     def adopt(self, merged):
         if merged is not None:

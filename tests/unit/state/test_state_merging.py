@@ -60,6 +60,18 @@ def test_planning_reads_nothing_and_is_repeatable():
     assert str(first).startswith("merge 6 runs of epochs 1..6")
 
 
+def test_only_a_plan_that_takes_the_oldest_layer_is_a_snapshot():
+    """A plan above a large old run is a delta; the plan that takes it along is a snapshot."""
+    world = World("latest", ["int64"], "int64", seed=1)
+    for _ in range(4):
+        world.step(world.make_rows(20), 1)
+    large = dataclasses.replace(world.runs[0], size=100 << 20)
+    plan = plan_merge([large, *world.runs[1:]], 0, 1, MergePolicy(fanout=3))
+    assert (plan.bottom, len(plan.runs), plan.epoch_low) == (False, 3, 2)
+    plan = plan_merge(world.runs, 0, 1, MergePolicy(fanout=3))
+    assert (plan.bottom, len(plan.runs), plan.epoch_low) == (True, 4, 1)
+
+
 @pytest.mark.parametrize("settings", [{"fanout": 1}, {"runs_max": 1}, {"tier_bytes": 0}])
 def test_policies_that_cannot_work_are_refused(settings):
     """Bad knobs are typed errors."""

@@ -134,9 +134,9 @@ def test_every_key_type_in_both_kinds(key):
         world = World(kind, [key], "list", "cut", seed=7)
         for epoch in range(8):
             world.step(world.make_rows(30), 1 + epoch % 3)
-            if epoch % 3 == 2:
-                for partition in range(3):
-                    world.adopt(world.merge(partition, 3, full=epoch == 5))
+            for partition in range(3 if epoch >= 2 else 0):
+                world.adopt(world.merge(partition, 3, full=epoch == 5))
+            world.check_whole()
         world.check_whole()
         world.check_diff(world.history[2], world.history[-1])
 
