@@ -170,7 +170,8 @@ class Engine:
             pipeline=self._graph.pipeline,
             place=self._place,
             checkpoint=waiting.checkpoint,
-            parent=self._progress.parent,
+            # A later epoch of one checkpoint builds on what the earlier ones wrote.
+            parent=waiting.checkpoint if waiting.epochs else self._progress.parent,
             number=self._progress.epoch,
             partitions=self._partitions,
             runs=self._progress.runs,
