@@ -25,7 +25,7 @@ def _called(node: ast.Call) -> str:
 
 def error_kinds() -> dict[str, set[str]]:
     """By kind, the files that can raise it."""
-    return _collect(lambda name: name.endswith("Error") or name in ("_error", "_refuse"))
+    return _collect(lambda name: name.endswith("Error") or name in ("_error", "_refuse", "kind"))
 
 
 def finding_kinds() -> dict[str, set[str]]:

@@ -116,15 +116,16 @@ def test_every_kind_is_documented_and_every_documented_kind_exists(section, coll
 
 
 def test_every_decision_record_is_listed_and_complete():
-    """Each ADR has a status, a context, a decision, rejected alternatives and consequences."""
+    """Each ADR is in the index, and says what was decided and what was rejected."""
     index = (ROOT / "docs" / "adr" / "README.md").read_text()
     records = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
     assert records
     for record in records:
         text = record.read_text()
         assert f"]({record.name})" in index, record.name
-        for heading in ("Context", "Decision", "Rejected", "Consequences"):
-            assert f"\n## {heading}\n" in text, f"{record.name} lacks {heading}"
+        for part in ("Decision", "Rejected"):
+            stated = f"\n## {part}\n" in text or f"**{part}.**" in text
+            assert stated, f"{record.name} does not say: {part}"
 
 
 def test_make_help_documents_every_target():
