@@ -34,7 +34,8 @@ check: setup  ## ruff, formatting, mypy --strict and the tests that look at the 
 soak: setup  ## the long series: every test with more examples, and those marked soak
 	@HOLDFAST_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadfile --timeout 7200 $(TESTS)
 
-bench: setup  ## benchmarks, one question per file; BENCH=paths to choose
+bench:  ## benchmarks, one question per file; BENCH=paths to choose
+	@$(PYTHON) tools/setup.py bench
 	@for file in $(or $(BENCH),$(sort $(wildcard benchmarks/bench_*.py))); do \
 		echo "== $$file"; $(IN_VENV) .venv/bin/python $$file || exit 1; done
 
