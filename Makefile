@@ -8,6 +8,8 @@
 PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && \
 	{ echo $$name; break; }; done),python3)
+SETUP = command -v $(PYTHON) >/dev/null || { echo "set-up: no Python was found: install Python 3.11 \
+or newer with pip, or name one with make PYTHON=..." >&2; exit 1; }; $(PYTHON) tools/setup.py
 WORKERS ?= 2
 IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
@@ -16,10 +18,10 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
-	@$(PYTHON) tools/setup.py dev
+	@$(SETUP) dev
 
 run:  ## commit, crash in mid-commit, recover: the example of the README
-	@$(PYTHON) tools/setup.py run
+	@$(SETUP) run
 	@.venv/bin/python examples/crash_and_recover.py .holdfast-run
 
 test: setup  ## all tests but the long series; WORKERS=n processes, TESTS=paths to choose
@@ -34,7 +36,8 @@ check: setup  ## ruff, formatting, mypy --strict and the tests that look at the 
 soak: setup  ## the long series: every test with more examples, and those marked soak
 	@HOLDFAST_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadfile --timeout 7200 $(TESTS)
 
-bench: setup  ## benchmarks, one question per file; BENCH=paths to choose
+bench:  ## benchmarks, one question per file; BENCH=paths to choose
+	@$(SETUP) bench
 	@for file in $(or $(BENCH),$(sort $(wildcard benchmarks/bench_*.py))); do \
 		echo "== $$file"; $(IN_VENV) .venv/bin/python $$file || exit 1; done
 

@@ -2,6 +2,7 @@
 
     python3 tools/setup.py run     what the example needs
     python3 tools/setup.py dev     what tests and checks need, and a Java 17+ for Spark
+    python3 tools/setup.py bench   that, and what benchmarks compare with
 
 Invariants:
 - Standard library only: this runs before anything is installed.
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 PYTHON_MIN = (3, 11)
-LEVELS = {"run": "", "dev": "[dev]"}
+LEVELS = {"run": "", "dev": "[dev]", "bench": "[dev,bench]"}
 SEEDS = ("pip", "setuptools")
 STAMP = "holdfast-setup.json"
 _NO_NETWORK = re.compile(
@@ -88,7 +89,7 @@ def ensure(root: Path, level: str) -> None:
         _write(venv, {"state": "busy"})
         seed(venv)
         install(root, venv, level)
-        if level == "dev":
+        if level != "run":
             _bring_java(root, venv)
         levels = before.get("levels", []) if before.get("fingerprint") == wanted else []
         done = {"state": "ready", "fingerprint": wanted, "root": str(root)}
@@ -189,7 +190,7 @@ def _is_ready(venv: Path, level: str, wanted: str) -> bool:
         and stamp.get("root") == str(venv.parent)
         and level in stamp.get("levels", [])
         and (venv / "bin" / "python").exists()
-        and (level != "dev" or _java_is_there(venv))
+        and (level == "run" or _java_is_there(venv))
     )
 
 

@@ -122,20 +122,23 @@ def test_a_half_made_environment_is_made_again_by_one_of_two_calls(tmp_path):
     assert not (project / ".venv" / "left-over").exists()
 
 
-def test_a_python_without_ensurepip_and_venv_gets_its_environment_too(tmp_path):
-    """Where Python lacks venv and ensurepip, virtualenv from the package index makes it."""
+@pytest.mark.parametrize("lacking", [("venv", "ensurepip"), ("pip",)], ids="+".join)
+def test_a_python_that_lacks_a_part_gets_its_environment_too(tmp_path, lacking):
+    """Without venv and ensurepip, virtualenv makes it; without pip, ensurepip brings one."""
     project = _copy(tmp_path / "project")
     broken = tmp_path / "broken"
-    for name in ("venv", "ensurepip"):
+    for name in lacking:
         (broken / name).mkdir(parents=True)
-        (broken / name / "__init__.py").write_text("raise ImportError('not on this system')\n")
+        text = f"raise ModuleNotFoundError('No module named {name}')\n"
+        (broken / name / "__init__.py").write_text(text)
     hook = tmp_path / "python"
     hook.write_text(f'#!/bin/sh\nPYTHONPATH="{broken}:$PYTHONPATH" exec "{_OUTER}" "$@"\n')
     hook.chmod(0o755)
     module = _load(project)
     real = module._run
     module.sys = type("Fake", (), {**vars(sys), "executable": str(hook)})
-    assert real([str(hook), "-c", "import venv"]).returncode != 0
+    for name in lacking:
+        assert f"No module named {name}" in real([str(hook), "-m", name]).stderr
     try:
         module.make_venv(project / ".venv")
         module.seed(project / ".venv")
