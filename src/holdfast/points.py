@@ -47,6 +47,22 @@ POINTS = frozenset(
         "epoch.after_publish",
         "unpin.before_delete",
         "unpin.after_delete",
+        "journal.append.after_publish",
+        "journal.append.after_sync",
+        "journal.append.after_write",
+        "journal.append.before_write",
+        "journal.compact.after_first_delete",
+        "journal.compact.after_rename",
+        "journal.open.after_cut",
+        "journal.open.after_sync",
+        "journal.replace.after_rename",
+        "journal.replace.after_write",
+        "journal.replace.before_rename",
+        "journal.roll.after_footer_sync",
+        "journal.roll.after_footer_write",
+        "journal.roll.before_footer",
+        "journal.truncate.after_first_delete",
+        "journal.truncate.after_meta",
     }
 )
 

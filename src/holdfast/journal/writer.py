@@ -1,0 +1,470 @@
+"""The writer: one per journal, any number of producer threads.
+
+Producers encode and hash their batches in their own threads. Then one of them leads: it takes what
+is queued, writes it with one call, makes it durable with one fsync and wakes the others.
+
+Invariants:
+- One writer per journal: a second one gets a `ConflictError` that names the first.
+- An acknowledged append survives a power cut (except with `Durability.INTERVAL`, where
+  `wait_durable` is the acknowledgement).
+- Readers see an event only once it is durable: visible follows durable.
+- Indexes and checkpoints are made off the path of appends; losing them loses time, never events.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import uuid_utils
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import (
+    CommitUnknownError,
+    HoldfastError,
+    InternalError,
+    NotFoundError,
+    StorageError,
+)
+from holdfast.journal.batch import EventIds, PreparedBatch, RandomEventIds, prepare
+from holdfast.journal.blob_format import META_MAGIC, JournalMeta, pack_blob
+from holdfast.journal.core import LogCore
+from holdfast.journal.files import Files, WriterLock
+from holdfast.journal.frame import OVERHEAD_BYTES, genesis_hash
+from holdfast.journal.layout import Layout, index_first
+from holdfast.journal.loading import load_log
+from holdfast.journal.model import Durability, JournalSettings, OpenReport, Receipt, make_receipt
+from holdfast.journal.query import View
+from holdfast.journal.upkeep import (
+    HoldStore,
+    TruncateReport,
+    compact_segments,
+    plan_truncation,
+    truncate_log,
+    write_checkpoint,
+    write_index,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from holdfast.journal.model import Position
+    from holdfast.journal.segments import SealedSegment
+
+
+class Pending:
+    """A batch on its way. `receipt()` is there once it is accepted."""
+
+    __slots__ = ("batch", "done", "error", "result")
+
+    def __init__(self, batch: PreparedBatch) -> None:
+        """A batch that nobody has taken yet."""
+        self.batch = batch
+        self.done = False
+        self.error: Exception | None = None
+        self.result: Receipt | None = None
+
+
+def create_meta(files: Files, layout: Layout, journal_id: bytes, wall_us: int) -> None:
+    """Begin a new journal."""
+    meta = JournalMeta(journal_id, wall_us, 0, genesis_hash(journal_id))
+    files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
+
+
+class JournalWriter:
+    """An open journal that can be appended to. Use it as a context manager."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        settings: JournalSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        ids: EventIds | None = None,
+        files: Files | None = None,
+        journal_id: bytes | None = None,
+        create: bool = True,
+    ) -> None:
+        """Open a journal for writing, recovering it if need be.
+
+        Args:
+            root: The journal's directory on a local disk.
+            settings: How to write.
+            clock: Wall time of frames.
+            ids: Ids of events that come without one.
+            files: The operating system; tests give one that fails.
+            journal_id: The 16 bytes of a new journal's id; random if left out.
+            create: Whether to begin a new journal where there is none.
+
+        Raises:
+            ConflictError: Another writer has it open.
+            CorruptionError: Acknowledged data is damaged; nothing was changed.
+        """
+        self.settings = settings or JournalSettings()
+        self.layout = Layout(Path(root))
+        self._clock = clock or SystemClock()
+        self._ids = ids or RandomEventIds()
+        self._files = files or Files()
+        self._changed = threading.Condition()
+        self._queue: deque[Pending] = deque()
+        self._leading = False
+        self._closed = False
+        self._since_checkpoint = 0
+        self.index_failures: list[str] = []
+        self._core, self.report = self._open(journal_id, create=create)
+        self._durable = self._core.durable
+        self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._upkeep, name="holdfast-journal-upkeep")]
+        if self.settings.durability is Durability.INTERVAL:
+            self._threads.append(threading.Thread(target=self._ticker, name="holdfast-journal-sync"))
+        self._stop = threading.Event()
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+        names = self._files.entries(self.layout.segments)
+        present = {index_first(name) for name in names}
+        for segment in self._core.sealed:
+            if segment.first_sequence not in present:
+                self._jobs.put(segment)
+
+    def _open(self, journal_id: bytes | None, *, create: bool) -> tuple[LogCore, OpenReport]:
+        files, layout = self._files, self.layout
+        if not create and not layout.meta.exists():
+            raise NotFoundError(
+                "there is no journal here", kind="journal_missing", path=layout.root,
+                remedy="check the path, or let it be created",
+            )  # fmt: skip
+        files.make_directory(layout.root)
+        files.make_directory(layout.segments)
+        lock = WriterLock(files, layout.lock, f"host={socket.gethostname()}")
+        try:
+            files.remove(layout.meta.with_name("journal.meta.tmp"))
+            if not layout.meta.exists() and not files.entries(layout.segments):
+                fresh = journal_id or uuid_utils.uuid7().bytes
+                create_meta(files, layout, fresh, self._clock.wall_us())
+            loaded = load_log(files, layout)
+            return LogCore(files, layout, self._clock, lock, loaded), loaded.report
+        except BaseException:
+            lock.release()
+            raise
+
+    # ---- appending -----------------------------------------------------------------------
+
+    def append(self, batch: Any) -> Receipt:
+        """Append a batch whole or not at all; returns once it is as durable as was asked for.
+
+        Args:
+            batch: An Arrow record batch or table, or a sequence of `Event`s.
+
+        Raises:
+            InvalidInputError: The batch can never be appended.
+            ConflictError: An id was used before for something else.
+            CommitUnknownError: An fsync failed. Reopen, append again with the same ids.
+            StorageError: Nothing was appended; `retryable` says whether to try again.
+        """
+        pending = Pending(prepare(batch, self._ids, self._clock.wall_us()))
+        with self._changed:
+            if self._closed:
+                raise StorageError("the journal is closed", kind="journal_closed")
+            self._queue.append(pending)
+            while self._leading and not pending.done:
+                self._changed.wait()
+            if not pending.done:
+                self._leading = True
+        if not pending.done:
+            self._lead(pending)
+        if pending.error is not None:
+            raise pending.error
+        if pending.result is None:
+            raise InternalError("an append ended without a result")
+        return pending.result
+
+    def _lead(self, own: Pending) -> None:
+        try:
+            while not own.done:
+                self._round()
+        finally:
+            with self._changed:
+                self._leading = False
+                self._changed.notify_all()
+
+    def _round(self) -> None:
+        """One group: take, place, write, make durable, acknowledge."""
+        group = self._take()
+        try:
+            self._core.check_usable()
+            fresh = self._without_known(group)
+            if fresh:
+                if self._core.tail_bytes >= self.settings.segment_bytes:
+                    self._jobs.put(self._core.roll())
+                placed = self._core.place([one.batch for one in fresh])
+                self._core.write(placed)
+                if self.settings.durability is not Durability.INTERVAL:
+                    self._core.sync()
+                for one, frame in zip(fresh, placed, strict=True):
+                    one.result = make_receipt(
+                        self._core.meta.journal_id, frame.header, frame.header_bytes
+                    )
+                    self._since_checkpoint += frame.header.frame_bytes
+        except Exception as error:  # noqa: BLE001 - every waiting producer must hear of it
+            for one in group:
+                if one.result is None and one.error is None:
+                    one.error = error
+        except BaseException:
+            broken = InternalError("the thread that wrote for this group was interrupted")
+            self._core.poison = self._core.poison or broken
+            for one in group:
+                one.error = one.error or broken
+                one.done = True
+            raise
+        with self._changed:
+            self._durable = self._core.durable
+            for one in group:
+                one.done = True
+            self._changed.notify_all()
+        if self._since_checkpoint >= self.settings.checkpoint_bytes:
+            self._since_checkpoint = 0
+            self._jobs.put("checkpoint")
+
+    def _take(self) -> list[Pending]:
+        """The next group: one batch, or what fits, but no id twice in a group."""
+        group: list[Pending] = []
+        taken = 0
+        given: list[np.ndarray[Any, Any]] = []
+        with self._changed:
+            while self._queue:
+                batch = self._queue[0].batch
+                if group and taken + len(batch.body) > self.settings.group_bytes_max:
+                    break
+                if batch.ids_given:
+                    ids = batch.ids.view("V16").ravel()
+                    if given and np.isin(ids, np.concatenate(given)).any():
+                        break
+                    given.append(ids)
+                group.append(self._queue.popleft())
+                taken += len(batch.body) + OVERHEAD_BYTES
+                if self.settings.durability is Durability.BATCH:
+                    break
+        return group
+
+    def _without_known(self, group: list[Pending]) -> list[Pending]:
+        fresh = []
+        for one in group:
+            if one.batch.ids_given:
+                try:
+                    one.result = self._core.first_result(one.batch)
+                except HoldfastError as error:
+                    one.error = error
+            if one.result is None and one.error is None:
+                fresh.append(one)
+        return fresh
+
+    # ---- positions -----------------------------------------------------------------------
+
+    @property
+    def accepted(self) -> int:
+        """All events before this sequence were written; a power cut may still take some."""
+        return self._core.next_sequence
+
+    @property
+    def durable(self) -> int:
+        """All events before this sequence survive a power cut."""
+        return self._durable
+
+    @property
+    def visible(self) -> int:
+        """All events before this sequence are shown to readers. Never ahead of `durable`."""
+        return self._durable
+
+    def wait_accepted(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are accepted; False after the timeout."""
+        return self._wait(lambda: self.accepted >= sequence, timeout_ms)
+
+    def wait_durable(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are durable; False after the timeout.
+
+        Raises:
+            CommitUnknownError: The writer failed, so that it can never be known.
+        """
+        return self._wait(lambda: self._durable >= sequence, timeout_ms)
+
+    def wait_visible(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are visible; False after the timeout."""
+        return self.wait_durable(sequence, timeout_ms)
+
+    def _wait(self, reached: Any, timeout_ms: int | None) -> bool:
+        def over() -> bool:
+            return bool(reached()) or self._core.poison is not None or self._closed
+
+        with self._changed:
+            self._changed.wait_for(over, None if timeout_ms is None else timeout_ms / 1_000)
+            if reached():
+                return True
+        if self._core.poison is not None:
+            raise CommitUnknownError(
+                "the journal's writer has failed", kind="writer_poisoned",
+                cause=str(self._core.poison), remedy="reopen the journal; replay decides",
+            ) from self._core.poison  # fmt: skip
+        return False
+
+    def _exclusive(self) -> _Leadership:
+        return _Leadership(self)
+
+    def flush(self) -> int:
+        """Make everything accepted durable now; returns the durable sequence."""
+        with self._exclusive():
+            self._core.check_usable()
+            self._core.sync()
+        return self._durable
+
+    def _ticker(self) -> None:
+        while not self._stop.wait(self.settings.interval_ms / 1_000):
+            if self._core.poison is None:
+                try:
+                    self.flush()
+                except HoldfastError as error:
+                    # `fail` has poisoned the core; every later call and every waiter hears of it.
+                    self.index_failures.append(f"sync: {error}")
+                    with self._changed:
+                        self._changed.notify_all()
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """A snapshot of what is visible, for queries."""
+        with self._changed:
+            segments = (*self._core.sealed, self._core.tail)
+            return View(self._core.meta, segments, self._durable)
+
+    # ---- upkeep --------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, str):
+                    self.checkpoint()
+                else:
+                    write_index(self._files, self.layout, self._core.meta.journal_id, job)
+            except HoldfastError as error:
+                # Derived data: an append must not fail for it, and it is made again at need.
+                self.index_failures.append(str(error))
+
+    def checkpoint(self) -> bool:
+        """Write the index checkpoint; False if one of a newer version is kept in its place."""
+        with self._exclusive():
+            self._core.check_usable()
+            self._core.sync()
+            tail, sealed, logical = self._core.tail, self._core.sealed, self._core.logical
+            state = (tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()))
+        return write_checkpoint(
+            self._files, self.layout, self._core.meta, sealed, tail, state, logical
+        )
+
+    @property
+    def holds(self) -> HoldStore:
+        """Named holds: what truncation must leave alone."""
+        return HoldStore(self._files, self.layout, self._clock)
+
+    def truncate_before(
+        self, sequence: int, *, holds: Mapping[str, Position] | None = None, dry_run: bool = False
+    ) -> TruncateReport:
+        """Remove whole sealed segments before `sequence`, never past a hold.
+
+        Args:
+            sequence: Events from here on stay.
+            holds: More holds than the stored ones, by name: the oldest retained position of every
+                pipeline that reads this journal.
+            dry_run: Only say what would go.
+        """
+        with self._exclusive():
+            self._core.check_usable()
+            view = View(self._core.meta, (*self._core.sealed, self._core.tail), self._core.durable)
+            every = {**self.holds.all(), **(holds or {})}
+            plan = plan_truncation(view, sequence, every)
+            if not dry_run and plan.segments:
+                self._core.meta = truncate_log(self._files, self.layout, view, plan)
+                kept = [s for s in self._core.sealed if s.first_sequence >= plan.base_sequence]
+                self._core.sealed = kept
+        if not dry_run and plan.segments:
+            self.checkpoint()
+        return plan
+
+    def compact(self) -> list[tuple[int, int]]:
+        """Merge small neighbouring sealed segments; frames and chain stay byte for byte.
+
+        Returns:
+            For every merge the first sequence and the number of segments that became one.
+        """
+        with self._exclusive():
+            self._core.check_usable()
+            merged, sealed = compact_segments(
+                self._files, self.layout, self._core.meta, self._core.sealed,
+                self.settings.compact_bytes, self.settings.segment_bytes,
+            )  # fmt: skip
+            self._core.sealed = sealed
+        if merged:
+            for segment in sealed:
+                write_index(self._files, self.layout, self._core.meta.journal_id, segment)
+            self.checkpoint()
+        return merged
+
+    # ---- the end -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable, write the index checkpoint, let go of the lock."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+        self._stop.set()
+        self._jobs.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        try:
+            if self._core.poison is None:
+                self.checkpoint()
+        finally:
+            with self._exclusive():
+                self._core.close()
+            with self._changed:
+                self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Leadership:
+    """Be the only thread inside the core for a while."""
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        writer = self._writer
+        with writer._changed:  # noqa: SLF001 - part of the writer
+            while writer._leading:  # noqa: SLF001
+                writer._changed.wait()  # noqa: SLF001
+            writer._leading = True  # noqa: SLF001
+
+    def __exit__(self, *_: object) -> None:
+        writer = self._writer
+        with writer._changed:  # noqa: SLF001
+            writer._leading = False  # noqa: SLF001
+            writer._durable = writer._core.durable  # noqa: SLF001
+            writer._changed.notify_all()  # noqa: SLF001
+
