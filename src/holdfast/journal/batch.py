@@ -37,6 +37,8 @@ Array = np.ndarray[Any, Any]
 COLUMNS = ("id", "correlation", "causation", "entity", "scope", "kind", "wall_time", "clock",
            "payload")  # fmt: skip
 CLOCK_MAX = (1 << 62) - 1
+# So many texts are looked at to decide whether encoding a column is worth its time.
+SAMPLE = 16
 
 
 class EventIds(Protocol):
@@ -47,8 +49,8 @@ class EventIds(Protocol):
         ...
 
 
-def _uuid7(random: bytes, count: int, wall_us: int) -> Array:
-    words = np.frombuffer(random, dtype=">u8").reshape(count, 2).astype("<u8")
+def _uuid7(random: Array, count: int, wall_us: int) -> Array:
+    words = random.reshape(count, 2)
     stamp = ((wall_us // 1_000) & ((1 << 48) - 1)) << 16 | 0x7000
     words[:, 0] = (words[:, 0] & np.uint64(0xFFF)) | np.uint64(stamp)
     words[:, 1] = (words[:, 1] & np.uint64((1 << 62) - 1)) | np.uint64(1 << 63)
@@ -56,11 +58,27 @@ def _uuid7(random: bytes, count: int, wall_us: int) -> Array:
 
 
 class RandomEventIds:
-    """UUIDv7 from the operating system's randomness."""
+    """UUIDv7 from a generator that the operating system's randomness seeds.
+
+    Seeded again in a forked child, which would otherwise repeat its parent's ids. The ids are
+    unique, not secret.
+    """
+
+    def __init__(self) -> None:
+        """Seed from the operating system."""
+        self._seed()
+
+    def _seed(self) -> None:
+        self._pid = os.getpid()
+        self._random = np.random.Generator(
+            np.random.PCG64DXSM(int.from_bytes(os.urandom(32), "little"))
+        )
 
     def ids(self, count: int, wall_us: int) -> Array:
         """New ids of the given instant."""
-        return _uuid7(os.urandom(16 * count), count, wall_us)
+        if self._pid != os.getpid():
+            self._seed()
+        return _uuid7(self._random.integers(0, 1 << 64, 2 * count, dtype="<u8"), count, wall_us)
 
 
 class SeededEventIds:
@@ -72,7 +90,7 @@ class SeededEventIds:
 
     def ids(self, count: int, wall_us: int) -> Array:
         """New ids of the given instant."""
-        return _uuid7(self._random.bytes(16 * count), count, wall_us)
+        return _uuid7(self._random.integers(0, 1 << 64, 2 * count, dtype="<u8"), count, wall_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +163,8 @@ def _ids(column: Any, name: str) -> bytes | memoryview:
 
 
 def _cast(column: Any, kind: Any, name: str) -> Any:
+    if column.type == kind:
+        return column
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -164,29 +184,42 @@ def _integers(column: Any, name: str, low: int, high: int) -> tuple[Any, tuple[i
 
 
 def _text(column: Any, name: str) -> TextColumn:
+    """Texts with codes, or without where there is one for all events or one for each."""
     if column.null_count:
         raise _bad("column has nulls", name)
-    if not pa.types.is_dictionary(column.type):
-        if column.type != pa.string():
-            column = _cast(column, pa.string(), name)
-        column = column.dictionary_encode()
-    values = column.dictionary
-    if values.type != pa.string():
-        values = _cast(values, pa.string(), name)
-    if values.null_count or len(values) == 0:
-        raise _bad("column has nulls", name)
+    codes: Any = b""
+    if isinstance(column, pa.DictionaryArray):
+        indices = _cast(column.indices, pa.int32(), name).to_numpy()
+        values = column.dictionary
+        if int(indices.max()) >= len(values) or int(indices.min()) < 0:
+            raise _bad("dictionary index is out of range", name)
+        codes = indices.view("|u1").data
+        if values.null_count:
+            raise _bad("column has nulls", name)
+        values = _as_text(values, name)
+    else:
+        values = _as_text(column, name)
+        offsets, data = _variable(values)
+        first = values[0].as_py().encode()
+        if len(data) == len(first) * len(values) and bytes(data) == first * len(values):
+            ends = np.frombuffer(offsets, "<i4")
+            if len(first) == 0 or (ends[1:] - ends[:-1] == len(first)).all():
+                return TextColumn(b"", ends[:2].view("|u1").data, first)
+        if len(set(values[:SAMPLE].to_pylist())) <= min(len(values), SAMPLE) // 2:
+            encoded = values.dictionary_encode()
+            values = encoded.dictionary
+            codes = encoded.indices.to_numpy().view("|u1").data
+    offsets, data = _variable(values)
+    return TextColumn(codes if len(values) > 1 else b"", offsets, data)
+
+
+def _as_text(values: Any, name: str) -> Any:
+    values = _cast(values, pa.string(), name)
     try:
         values.validate(full=True)
     except pa.ArrowInvalid as error:
         raise _bad("text is not UTF-8", name) from error
-    codes = column.indices
-    if codes.type != pa.int32():
-        codes = _cast(codes, pa.int32(), name)
-    indices = codes.to_numpy()
-    if int(indices.max()) >= len(values) or int(indices.min()) < 0:
-        raise _bad("dictionary index is out of range", name)
-    offsets, data = _variable(values)
-    return TextColumn(b"" if len(values) == 1 else indices.view("|u1").data, offsets, data)
+    return values
 
 
 def _variable(column: Any) -> tuple[Any, Any]:

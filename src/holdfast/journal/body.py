@@ -44,7 +44,10 @@ class PayloadKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TextColumn:
-    """A dictionary-encoded text column: codes (empty if one value), offsets, data."""
+    """Texts and which event has which: codes, offsets, data.
+
+    No codes means that there is one text for all events, or one for each, in order.
+    """
 
     codes: Any
     offsets: Any
@@ -111,7 +114,7 @@ def spans_of(
     for base in (5, 8, 11):
         values = lengths[base + 1] // 4 - 1
         ok = ok and lengths[base + 1] % 4 == 0 and values >= 1
-        ok = ok and lengths[base] == (0 if values == 1 else count * 4)
+        ok = ok and (lengths[base] == count * 4 or (lengths[base] == 0 and values in (1, count)))
     ok = ok and lengths[14] == (0 if kind == PayloadKind.COLUMNS else (count + 1) * 4)
     if not ok:
         raise BadFrameError("body", "a buffer does not have the length that the count asks for")
@@ -174,7 +177,7 @@ class BodyReader:
         return np.arange(first, first + self.header.count, dtype="<u8")
 
     def text_values(self, base: int) -> Any:
-        """The distinct texts of entity (5), scope (8) or kind (11), checked."""
+        """The texts of entity (5), scope (8) or kind (11), checked. One may occur twice."""
         offsets = self._numpy(base + 1, "<i4")
         _check_offsets(offsets, self._spans[base + 2][1])
         array = pa.Array.from_buffers(
@@ -188,8 +191,10 @@ class BodyReader:
 
     def codes(self, base: int, values: int) -> np.ndarray[Any, Any]:
         """Which text every event has, checked against the number of texts."""
-        if values == 1:
-            return np.zeros(self.header.count, dtype="<i4")
+        if self._spans[base][1] == 0:
+            if values == 1:
+                return np.zeros(self.header.count, dtype="<i4")
+            return np.arange(self.header.count, dtype="<i4")
         codes = self._numpy(base, "<i4")
         if int(codes.view("<u4").max()) >= values:
             raise BadFrameError("body", "a code lies outside its dictionary")

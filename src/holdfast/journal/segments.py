@@ -341,7 +341,9 @@ class TailSegment(Segment):
             body = self.body(number)
             words = body.keys(1)
             mixed = np.unique(mix_keys(words[words.any(axis=1)])).tolist() if len(words) else []
-            values = {name: body.text_values(base).to_pylist() for name, base in TEXT_BASES.items()}
+            values = {
+                name: set(body.text_values(base).to_pylist()) for name, base in TEXT_BASES.items()
+            }
             with self._lock:
                 if number != self._indexed_texts:
                     continue

@@ -33,7 +33,7 @@ from holdfast.journal.segments import SealedSegment, TailSegment
 from holdfast.points import reach
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from holdfast.clock import Clock
@@ -42,11 +42,26 @@ if TYPE_CHECKING:
     from holdfast.journal.query import View
 
 STORED_BYTES_MAX = 4096
+FRAMES_PER_PAUSE = 4
 
 
-def write_index(files: Files, layout: Layout, journal_id: bytes, segment: SealedSegment) -> None:
-    """Build the look-up index of a sealed segment and put it beside it."""
-    index = build_index(segment.first_sequence, segment.bodies())
+def write_index(
+    files: Files,
+    layout: Layout,
+    journal_id: bytes,
+    segment: SealedSegment,
+    pause: Callable[[], None] | None = None,
+) -> None:
+    """Build the look-up index of a sealed segment and put it beside it.
+
+    `pause` is called now and then: in the background it lets producers have the interpreter.
+    """
+    bodies = []
+    for number in range(len(segment.directory())):
+        bodies.append(segment.body(number))
+        if pause is not None and number % FRAMES_PER_PAUSE == 0:
+            pause()
+    index = build_index(segment.first_sequence, bodies)
     data = pack_index(index, journal_id, segment.next_sequence, segment.chain_hash)
     files.replace(layout.index(segment.first_sequence), [data])
     segment.use_index_file()

@@ -350,7 +350,10 @@ class JournalWriter:
                 if isinstance(job, str):
                     self.checkpoint()
                 else:
-                    write_index(self._files, self.layout, self._core.meta.journal_id, job)
+                    write_index(
+                        self._files, self.layout, self._core.meta.journal_id, job,
+                        lambda: None if self._closed else self._clock.sleep_ms(1),
+                    )  # fmt: skip
             except HoldfastError as error:
                 # Derived data: an append must not fail for it, and it is made again at need.
                 self.index_failures.append(str(error))
