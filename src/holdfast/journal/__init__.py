@@ -11,7 +11,49 @@ from holdfast.journal.model import (
     Position,
     Receipt,
 )
+from holdfast.journal.proof import (
+    EventProof,
+    check_event,
+    check_receipt,
+    prove_event,
+)
 from holdfast.journal.query import Query, QueryResult, View
 from holdfast.journal.reader import Cursor, JournalReader
 from holdfast.journal.slices import Slice, plan_end, plan_slices, read_slice
-from holdfast.journal.writer import JournalWriter
+from holdfast.journal.upkeep import HoldStore, TruncateReport
+from holdfast.journal.verify import Finding, VerifyReport, verify_journal
+from holdfast.journal.writer import JournalWriter, Ticket
+
+__all__ = [
+    "Cursor",
+    "Durability",
+    "Event",
+    "EventIds",
+    "EventProof",
+    "Files",
+    "Finding",
+    "HoldStore",
+    "JournalReader",
+    "JournalSettings",
+    "JournalWriter",
+    "OpenPath",
+    "OpenReport",
+    "Position",
+    "Query",
+    "QueryResult",
+    "RandomEventIds",
+    "Receipt",
+    "SeededEventIds",
+    "Slice",
+    "Ticket",
+    "TruncateReport",
+    "VerifyReport",
+    "View",
+    "check_event",
+    "check_receipt",
+    "plan_end",
+    "plan_slices",
+    "prove_event",
+    "read_slice",
+    "verify_journal",
+]

@@ -20,7 +20,13 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import ConflictError, CorruptionError, NotFoundError, RefusedError, StorageError
+from holdfast.errors import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
 from holdfast.points import reach
 
 if TYPE_CHECKING:
@@ -220,7 +226,9 @@ class Files:
             with os.scandir(path) as listing:
                 for entry in listing:
                     if entry.is_symlink():
-                        raise storage_error(OSError(errno.ELOOP, "symlink"), "list", path / entry.name)
+                        raise storage_error(
+                            OSError(errno.ELOOP, "symlink"), "list", path / entry.name
+                        )
                     if entry.is_file(follow_symlinks=False):
                         found[entry.name] = entry.stat(follow_symlinks=False).st_size
         except FileNotFoundError:

@@ -123,9 +123,7 @@ def read_mark(files: Files, layout: Layout, journal_id: bytes) -> int:
     return 0
 
 
-def read_checkpoint(
-    files: Files, layout: Layout
-) -> tuple[IndexCheckpoint | None, str, str]:
+def read_checkpoint(files: Files, layout: Layout) -> tuple[IndexCheckpoint | None, str, str]:
     """The index checkpoint, or (None, reason, detail)."""
     try:
         data = files.read(layout.checkpoint, CHECKPOINT_BYTES_MAX)
@@ -163,7 +161,8 @@ def match_checkpoint(
     if tail is None or tail < checkpoint.tail_offset:
         return "ahead", f"it ends at {checkpoint.next_sequence}, the log is shorter"
     if any(
-        first < checkpoint.tail_segment and first not in {s.first_sequence for s in checkpoint.sealed}
+        first < checkpoint.tail_segment
+        and first not in {s.first_sequence for s in checkpoint.sealed}
         for first in sizes
     ):
         return "invalid", "there are segments that it does not know"
@@ -283,7 +282,9 @@ class Loader:
         self._check_header(fd, first, chain)
         trailer, flaw = self._trailer(fd, first, size)
         if trailer is None and not last:
-            raise corrupt(path, max(size - SEGMENT_TRAILER_BYTES, 0), flaw or BadFrameError("footer"))
+            raise corrupt(
+                path, max(size - SEGMENT_TRAILER_BYTES, 0), flaw or BadFrameError("footer")
+            )
         tail = TailSegment(self.files, path, first, chain)
         if checkpoint is not None and checkpoint.tail_segment == first and checkpoint.directory:
             tail.restore(
@@ -343,7 +344,9 @@ class Loader:
         self.durable = max(self.durable, walk.durable)
         return walk
 
-    def _check_footer(self, fd: int, tail: TailSegment, walk: Walk, trailer: SegmentTrailer) -> None:
+    def _check_footer(
+        self, fd: int, tail: TailSegment, walk: Walk, trailer: SegmentTrailer
+    ) -> None:
         if walk.problem is not None:
             raise corrupt(tail.path, walk.offset, walk.problem)
         stored = self.files.read_at(
@@ -357,9 +360,7 @@ class Loader:
             raise corrupt(tail.path, trailer.footer_offset, error)
 
     def _seal(self, tail: TailSegment, size: int) -> SealedSegment:
-        return SealedSegment(
-            self.files, self.layout, self.meta.journal_id, summarise(tail, size)
-        )
+        return SealedSegment(self.files, self.layout, self.meta.journal_id, summarise(tail, size))
 
     def _judge(self, fd: int, walk: Walk, size: int) -> None:
         path = self.layout.segment(max(self.sizes))

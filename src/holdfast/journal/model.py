@@ -151,7 +151,9 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         try:
             header = unpack_header(self.header)
         except BadFrameError as error:
-            raise CorruptionError("receipt is damaged", kind="receipt", reason=str(error)) from error
+            raise CorruptionError(
+                "receipt is damaged", kind="receipt", reason=str(error)
+            ) from error
         wanted = (
             header.first_sequence, header.count, header.body_hash.hex(),
             header.previous_hash.hex(), hash_bytes(self.header).hex(), HEADER_BYTES,

@@ -145,7 +145,9 @@ def prove_in_frame(frame: Frame, sequence: int) -> EventProof:
     return EventProof(
         sequence=sequence,
         header=frame.header_bytes,
-        chunks={n: bytes(frame.body[n * CHUNK_BYTES : (n + 1) * CHUNK_BYTES]) for n in sorted(wanted)},
+        chunks={
+            n: bytes(frame.body[n * CHUNK_BYTES : (n + 1) * CHUNK_BYTES]) for n in sorted(wanted)
+        },
         hashes=prove_chunks(frame.body, wanted),
     )
 

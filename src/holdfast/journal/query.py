@@ -340,9 +340,7 @@ def _candidates(
     directory = segment.directory()
     low, high = max(segment.number_of(start), 0), segment.number_of(end - 1) + 1
     numbers = range(low, high) if chosen is None else sorted(n for n in chosen if low <= n < high)
-    return [
-        n for n in numbers if _overlaps(query, directory.wall_mins[n], directory.wall_maxs[n])
-    ]
+    return [n for n in numbers if _overlaps(query, directory.wall_mins[n], directory.wall_maxs[n])]
 
 
 def _overlaps(query: Query, least: int, most: int) -> bool:
@@ -376,5 +374,3 @@ def _mask(body: BodyReader, query: Query, rows: Array | None, start: int, end: i
 def _codes_of(values: Any, value: str) -> Array:
     # A caller's own dictionary may hold a text twice.
     return np.flatnonzero(pa.compute.equal(values, value).to_numpy(zero_copy_only=False))
-
-

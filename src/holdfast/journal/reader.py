@@ -40,7 +40,7 @@ class JournalReader:
         """Open; raises `NotFoundError` where there is no journal."""
         self.layout = Layout(Path(root))
         self._files = files or Files()
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._log = self._load()
 
     @property
@@ -127,13 +127,13 @@ class JournalReader:
             elif timeout_ms is not None and idle >= timeout_ms:
                 return
             else:
-                self._clock.sleep_ms(poll_ms)
+                self.clock.sleep_ms(poll_ms)
                 idle += poll_ms
             self.refresh()
 
     def cursor(self, name: str) -> Cursor:
         """A durable cursor: remembers under a name how far somebody has read."""
-        return Cursor(self, name, self._files, self._clock)
+        return Cursor(self, name, self._files, self.clock)
 
     def close(self) -> None:
         """Let go of files."""
@@ -178,5 +178,3 @@ class Cursor:
     ) -> Iterator[tuple[Any, Position]]:
         """Go on behind the cursor. Commit the position of a batch once it is done with."""
         return self._reader.follow(self.position(), timeout_ms=timeout_ms, poll_ms=poll_ms)
-
-

@@ -110,7 +110,9 @@ class Verifier:
         if meta.base_sequence == 0 and meta.base_hash != genesis_hash(meta.journal_id):
             self.find("meta_damaged", self.layout.meta, 0, "the genesis hash is wrong")
         self.report.base_sequence = meta.base_sequence
-        sizes = {f: size for name, size in entries.items() if (f := segment_first(name)) is not None}
+        sizes = {
+            f: size for name, size in entries.items() if (f := segment_first(name)) is not None
+        }
         sizes = {first: size for first, size in sizes.items() if first >= meta.base_sequence}
         self._segments(meta, sizes)
         self._checkpoint(meta, sizes)
@@ -208,7 +210,9 @@ class Verifier:
             walls, clocks = body.walls(), body.clocks()
             ranges = (int(walls.min()), int(walls.max()), int(clocks.max()))
             if ranges != (
-                frame.header.wall_min_us, frame.header.wall_max_us, frame.header.clock_max
+                frame.header.wall_min_us,
+                frame.header.wall_max_us,
+                frame.header.clock_max,
             ):
                 raise BadFrameError("body", "times in the header are not those of the events")
             bodies.append(body)
@@ -224,7 +228,9 @@ class Verifier:
             meta.journal_id, first, walk.sequence, walk.offset, walk.chain_hash, directory.pack()
         )
         if walk.problem is None and bytes(data[walk.offset :]) != wanted:
-            self.find("segment_footer", path, walk.offset, "the footer does not describe the frames")
+            self.find(
+                "segment_footer", path, walk.offset, "the footer does not describe the frames"
+            )
 
     def _sealed(
         self, meta: JournalMeta, path: Path, size: int, walk: Walk, first: int, before: bytes,
@@ -234,8 +240,13 @@ class Verifier:
             return
         self.summaries.append(
             SegmentSummary(
-                first, walk.sequence, size, min(directory.wall_mins), max(directory.wall_maxs),
-                before, walk.chain_hash,
+                first,
+                walk.sequence,
+                size,
+                min(directory.wall_mins),
+                max(directory.wall_maxs),
+                before,
+                walk.chain_hash,
             )  # fmt: skip
         )
         index_path = self.layout.index(first)
@@ -327,5 +338,3 @@ def verify_journal(
         progress: Is told the bytes of every segment that is done.
     """
     return Verifier(root, deep=deep, files=files, progress=progress).run()
-
-

@@ -58,17 +58,39 @@ if TYPE_CHECKING:
     from holdfast.journal.segments import SealedSegment
 
 
-class Pending:
-    """A batch on its way. `receipt()` is there once it is accepted."""
+class Ticket:
+    """A batch on its way; `wait` gives its receipt."""
 
-    __slots__ = ("batch", "done", "error", "result")
+    __slots__ = ("_changed", "batch", "done", "error", "result")
 
-    def __init__(self, batch: PreparedBatch) -> None:
+    def __init__(self, batch: PreparedBatch, changed: threading.Condition) -> None:
         """A batch that nobody has taken yet."""
         self.batch = batch
         self.done = False
         self.error: Exception | None = None
         self.result: Receipt | None = None
+        self._changed = changed
+
+    def wait(self, timeout_ms: int | None = None) -> Receipt | None:
+        """The receipt once the batch is as durable as was asked for; None after the timeout.
+
+        Raises:
+            HoldfastError: What `append` would have raised.
+        """
+        if not self.done:
+            timeout = None if timeout_ms is None else timeout_ms / 1_000
+            with self._changed:
+                if not self._changed.wait_for(lambda: self.done, timeout):
+                    return None
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """The result of a batch that is done."""
+        if self.error is not None:
+            raise self.error
+        if self.result is None:
+            raise InternalError("an append ended without a result")
+        return self.result
 
 
 def create_meta(files: Files, layout: Layout, journal_id: bytes, wall_us: int) -> None:
@@ -112,8 +134,9 @@ class JournalWriter:
         self._ids = ids or RandomEventIds()
         self._files = files or Files()
         self._changed = threading.Condition()
-        self._queue: deque[Pending] = deque()
+        self._queue: deque[Ticket] = deque()
         self._leading = False
+        self._committer: threading.Thread | None = None
         self._closed = False
         self._since_checkpoint = 0
         self.index_failures: list[str] = []
@@ -122,7 +145,9 @@ class JournalWriter:
         self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._upkeep, name="holdfast-journal-upkeep")]
         if self.settings.durability is Durability.INTERVAL:
-            self._threads.append(threading.Thread(target=self._ticker, name="holdfast-journal-sync"))
+            self._threads.append(
+                threading.Thread(target=self._ticker, name="holdfast-journal-sync")
+            )
         self._stop = threading.Event()
         for thread in self._threads:
             thread.daemon = True
@@ -168,24 +193,58 @@ class JournalWriter:
             CommitUnknownError: An fsync failed. Reopen, append again with the same ids.
             StorageError: Nothing was appended; `retryable` says whether to try again.
         """
-        pending = Pending(prepare(batch, self._ids, self._clock.wall_us()))
+        ticket = self._enqueue(batch)
+        with self._changed:
+            while self._leading and not ticket.done:
+                self._changed.wait()
+            lead = not ticket.done
+            self._leading = self._leading or lead
+        if lead:
+            self._lead(ticket)
+        return ticket.receipt()
+
+    def submit(self, batch: Any) -> Ticket:
+        """Append without waiting: a thread of the writer commits what was submitted, in groups.
+
+        A single producer can so encode its next batch while the disk works on the last one. Keep
+        the number of tickets that are not done within bounds: they hold their batches in memory.
+        """
+        ticket = self._enqueue(batch)
+        with self._changed:
+            if self._committer is None:
+                self._committer = threading.Thread(
+                    target=self._commit_submitted, name="holdfast-journal-commit", daemon=True
+                )
+                self._committer.start()
+            self._changed.notify_all()
+        return ticket
+
+    def _enqueue(self, batch: Any) -> Ticket:
+        ticket = Ticket(prepare(batch, self._ids, self._clock.wall_us()), self._changed)
         with self._changed:
             if self._closed:
-                raise StorageError("the journal is closed", kind="journal_closed")
-            self._queue.append(pending)
-            while self._leading and not pending.done:
-                self._changed.wait()
-            if not pending.done:
-                self._leading = True
-        if not pending.done:
-            self._lead(pending)
-        if pending.error is not None:
-            raise pending.error
-        if pending.result is None:
-            raise InternalError("an append ended without a result")
-        return pending.result
+                raise StorageError(
+                    "the journal is closed", kind="journal_closed", remedy="open it again"
+                )
+            self._queue.append(ticket)
+        return ticket
 
-    def _lead(self, own: Pending) -> None:
+    def _commit_submitted(self) -> None:
+        while True:
+            with self._changed:
+                while self._leading or not self._queue:
+                    if self._closed and not self._queue:
+                        return
+                    self._changed.wait()
+                self._leading = True
+            try:
+                self._round()
+            finally:
+                with self._changed:
+                    self._leading = False
+                    self._changed.notify_all()
+
+    def _lead(self, own: Ticket) -> None:
         try:
             while not own.done:
                 self._round()
@@ -232,9 +291,9 @@ class JournalWriter:
             self._since_checkpoint = 0
             self._jobs.put("checkpoint")
 
-    def _take(self) -> list[Pending]:
+    def _take(self) -> list[Ticket]:
         """The next group: one batch, or what fits, but no id twice in a group."""
-        group: list[Pending] = []
+        group: list[Ticket] = []
         taken = 0
         given: list[np.ndarray[Any, Any]] = []
         with self._changed:
@@ -253,7 +312,7 @@ class JournalWriter:
                     break
         return group
 
-    def _without_known(self, group: list[Pending]) -> list[Pending]:
+    def _without_known(self, group: list[Ticket]) -> list[Ticket]:
         fresh = []
         for one in group:
             if one.batch.ids_given:
@@ -425,6 +484,9 @@ class JournalWriter:
             if self._closed:
                 return
             self._closed = True
+            self._changed.notify_all()
+        if self._committer is not None:
+            self._committer.join()
         self._stop.set()
         self._jobs.put(None)
         for thread in self._threads:
@@ -470,4 +532,3 @@ class _Leadership:
             writer._leading = False  # noqa: SLF001
             writer._durable = writer._core.durable  # noqa: SLF001
             writer._changed.notify_all()  # noqa: SLF001
-
