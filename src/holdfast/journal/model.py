@@ -66,7 +66,9 @@ class JournalSettings:
     compact_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
-        for name in ("interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes"):
+        for name in (
+            "interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes", "compact_bytes",
+        ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise InvalidInputError(
                     "setting must be positive", kind="invalid_setting", setting=name,
