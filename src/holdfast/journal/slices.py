@@ -151,15 +151,25 @@ def read_slice(piece: Slice, *, files: Files | None = None) -> Iterator[Any]:
     fd = files.open_read(path)
     try:
         read = lambda at, length: files.read_at(fd, path, at, length)  # noqa: E731
-        for at, frame in walk_frames(read, walk, offset + piece.bytes):
-            try:
-                yield plain(BodyReader(frame.body, frame.header).batch())
-            except BadFrameError as error:
-                raise corrupt(path, at, error) from error
+        frames = list(walk_frames(read, walk, offset + piece.bytes))
     finally:
         files.close(fd)
-    if walk.problem is not None and walk.problem.reason not in ("order", "chain", "foreign"):
-        raise corrupt(path, walk.offset, walk.problem, sequence=walk.sequence)
+    # Nothing is handed out before the whole slice is known to be the planned one.
+    _check_walk(path, piece, walk)
+    for at, frame in frames:
+        try:
+            yield plain(BodyReader(frame.body, frame.header).batch())
+        except BadFrameError as error:
+            raise corrupt(path, at, error) from error
+
+
+def _check_walk(path: Path, piece: Slice, walk: Walk) -> None:
+    problem = walk.problem
+    moved = ("order", "chain", "foreign", "short")
+    if problem is not None and problem.reason not in moved and (
+        walk.frames or problem.reason != "magic"
+    ):
+        raise corrupt(path, walk.offset, problem, sequence=walk.sequence)
     if walk.chain_hash.hex() != piece.chain_after or walk.sequence != piece.last_sequence + 1:
         raise IncompatibleError(
             "the journal is not the one that this slice was planned on", kind="journal_replaced",

@@ -142,13 +142,13 @@ class JournalWriter:
         self.index_failures: list[str] = []
         self._core, self.report = self._open(journal_id, create=create)
         self._durable = self._core.durable
+        self._stop = threading.Event()
         self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._upkeep, name="holdfast-journal-upkeep")]
         if self.settings.durability is Durability.INTERVAL:
             self._threads.append(
                 threading.Thread(target=self._ticker, name="holdfast-journal-sync")
             )
-        self._stop = threading.Event()
         for thread in self._threads:
             thread.daemon = True
             thread.start()
@@ -411,7 +411,7 @@ class JournalWriter:
                 else:
                     write_index(
                         self._files, self.layout, self._core.meta.journal_id, job,
-                        lambda: None if self._closed else self._clock.sleep_ms(1),
+                        lambda: self._stop.wait(0.001) and None,
                     )  # fmt: skip
             except HoldfastError as error:
                 # Derived data: an append must not fail for it, and it is made again at need.
