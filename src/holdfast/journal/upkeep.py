@@ -276,6 +276,9 @@ def _merge(
         meta.journal_id, group[0].first_sequence, last.next_sequence, at, last.chain_hash,
         directory.pack(),
     )  # fmt: skip
+    # The old index must be gone before the new segment has its name, or it would look like its own.
+    files.remove(layout.index(group[0].first_sequence))
+    files.sync_directory(layout.segments)
     files.replace(layout.segment(group[0].first_sequence), [*parts, footer])
     reach("journal.compact.after_rename")
     for number, segment in enumerate(group[1:]):

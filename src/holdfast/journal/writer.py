@@ -134,6 +134,8 @@ class JournalWriter:
         self._ids = ids or RandomEventIds()
         self._files = files or Files()
         self._changed = threading.Condition()
+        # Derived files have one maker at a time. Taken before leadership, never inside it.
+        self._upkeep_lock = threading.Lock()
         self._queue: deque[Ticket] = deque()
         self._leading = False
         self._committer: threading.Thread | None = None
@@ -409,24 +411,35 @@ class JournalWriter:
                 if isinstance(job, str):
                     self.checkpoint()
                 else:
-                    write_index(
-                        self._files, self.layout, self._core.meta.journal_id, job,
-                        lambda: self._stop.wait(0.001) and None,
-                    )  # fmt: skip
+                    self._index(job)
             except HoldfastError as error:
                 # Derived data: an append must not fail for it, and it is made again at need.
                 self.index_failures.append(str(error))
 
+    def _index(self, segment: SealedSegment) -> None:
+        """Write the index of a sealed segment, unless compaction has merged it meanwhile."""
+        with self._upkeep_lock:
+            if segment in self._core.sealed:
+                # Waiting now and then leaves the interpreter to the producers.
+                pause = lambda: self._stop.wait(0.001) and None  # noqa: E731
+                write_index(
+                    self._files, self.layout, self._core.meta.journal_id, segment, pause
+                )
+
     def checkpoint(self) -> bool:
         """Write the index checkpoint; False if one of a newer version is kept in its place."""
-        with self._exclusive():
-            self._core.check_usable()
-            self._core.sync()
-            tail, sealed, logical = self._core.tail, self._core.sealed, self._core.logical
-            state = (tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()))
-        return write_checkpoint(
-            self._files, self.layout, self._core.meta, sealed, tail, state, logical
-        )
+        with self._upkeep_lock:
+            with self._exclusive():
+                self._core.check_usable()
+                self._core.sync()
+                meta, tail, sealed = self._core.meta, self._core.tail, self._core.sealed
+                state = (
+                    tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()),
+                )  # fmt: skip
+                logical = self._core.logical
+            return write_checkpoint(
+                self._files, self.layout, meta, sealed, tail, state, logical
+            )
 
     @property
     def holds(self) -> HoldStore:
@@ -457,22 +470,30 @@ class JournalWriter:
             self.checkpoint()
         return plan
 
-    def compact(self) -> list[tuple[int, int]]:
+    def compact(self, *, target_bytes: int | None = None) -> list[tuple[int, int]]:
         """Merge small neighbouring sealed segments; frames and chain stay byte for byte.
+
+        Appends wait while it runs.
+
+        Args:
+            target_bytes: How large a merged segment may be; `segment_bytes` if left out.
 
         Returns:
             For every merge the first sequence and the number of segments that became one.
         """
-        with self._exclusive():
-            self._core.check_usable()
-            merged, sealed = compact_segments(
-                self._files, self.layout, self._core.meta, self._core.sealed,
-                self.settings.compact_bytes, self.settings.segment_bytes,
-            )  # fmt: skip
-            self._core.sealed = sealed
-        if merged:
+        with self._upkeep_lock:
+            with self._exclusive():
+                self._core.check_usable()
+                merged, sealed = compact_segments(
+                    self._files, self.layout, self._core.meta, self._core.sealed,
+                    self.settings.compact_bytes, target_bytes or self.settings.segment_bytes,
+                )  # fmt: skip
+                self._core.sealed = sealed
+            firsts = {first for first, _ in merged}
             for segment in sealed:
-                write_index(self._files, self.layout, self._core.meta.journal_id, segment)
+                if segment.first_sequence in firsts:
+                    write_index(self._files, self.layout, self._core.meta.journal_id, segment)
+        if merged:
             self.checkpoint()
         return merged
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from typing import TYPE_CHECKING, Any
 
 from holdfast.journal.files import Files, storage_error
@@ -65,9 +66,14 @@ class PowerCutFiles(Files):
         self.content: dict[int, bytes] = {}
         self.names: dict[str, dict[str, int]] = {}
         self.calls = 0
+        self._lock = threading.RLock()
         self.on_call: Callable[[int], None] | None = None
 
     def _do(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
+        with self._lock:
+            return self._watched(operation, path, call, *args)
+
+    def _watched(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
         if self.on_call is not None:
             self.on_call(self.calls)
         self.calls += 1
@@ -81,10 +87,6 @@ class PowerCutFiles(Files):
         elif operation == "fsync_directory":
             self.names[str(path)] = {e.name: e.inode() for e in os.scandir(path)}
         return result
-
-    def cut(self, *args: Any) -> None:
-        """Shorten a file (the journal's own call)."""
-        super().cut(*args)
 
     def power_cut(self, target: Path, seed: int) -> None:
         """Build below `target` what a power cut now would leave; unsynced sectors by chance."""
