@@ -10,8 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import os
+import struct
 import uuid
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -27,6 +29,7 @@ from holdfast.journal.body import (
     encode_columns,
 )
 from holdfast.journal.frame import BODY_BYTES_MAX, COUNT_MAX, crc32c, hash_bytes
+from holdfast.journal.index_format import mix_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,11 +135,19 @@ def prepare(batch: Any, ids: EventIds, wall_us: int) -> PreparedBatch:
     if len(body) > BODY_BYTES_MAX:
         raise _bad("a batch is at most 1 GiB", "batch", bytes=len(body))
     keys = np.frombuffer(columns.ids, dtype=">u8").reshape(count, 2)
-    if given and count > 1 and len(np.unique(np.frombuffer(columns.ids, dtype="V16"))) != count:
+    if given and count > 1 and _repeats(keys):
         raise _bad("the same id occurs twice in a batch", "id")
     return PreparedBatch(
         count, columns.kind, body, hash_bytes(body), crc32c(body), keys, given, walls, clocks
     )
+
+
+def _repeats(keys: Array) -> bool:
+    """Whether a row occurs twice: 64-bit keys first, which sort fast, then the rows themselves."""
+    mixed = np.sort(mix_keys(keys))
+    if not (mixed[1:] == mixed[:-1]).any():
+        return False
+    return len(np.unique(keys, axis=0)) != len(keys)
 
 
 def _bad(what: str, column: str, **facts: object) -> InvalidInputError:
@@ -299,11 +310,10 @@ def _from_events(events: Sequence[Event], ids: EventIds, wall_us: int) -> _Conve
     if kind is PayloadKind.COLUMNS:
         offsets, data = b"", encode_columns(pa.RecordBatch.from_pylist(payloads))
     else:
-        sizes = np.zeros(count + 1, dtype="<i8")
-        np.cumsum([len(payload) for payload in payloads], out=sizes[1:])
-        if int(sizes[-1]) > BODY_BYTES_MAX:
+        data = b"".join(payloads)
+        if len(data) > BODY_BYTES_MAX:
             raise _bad("a batch is at most 1 GiB", "payload")
-        offsets, data = sizes.astype("<i4").tobytes(), b"".join(payloads)
+        offsets = _offsets(payloads)
     walls, wall_data = _event_numbers([event.wall_us for event in events], "wall_us", -(1 << 62))
     clocks, clock_data = _event_numbers([event.clock for event in events], "clock", 0)
     columns = BodyColumns(
@@ -345,7 +355,7 @@ def _event_numbers(
         raise _bad("some events have a value and others have none", name)
     if min(known) < low or max(known) > CLOCK_MAX:
         raise _bad("number is out of range", name, least=min(known), most=max(known))
-    return (min(known), max(known)), np.array(known, dtype="<i8").tobytes()
+    return (min(known), max(known)), struct.pack(f"<{len(known)}q", *known)
 
 
 def _event_text(values: list[str], name: str) -> TextColumn:
@@ -355,10 +365,14 @@ def _event_text(values: list[str], name: str) -> TextColumn:
         texts = [value.encode() for value in codes]
     except (AttributeError, TypeError, UnicodeError) as error:
         raise _bad("text is not UTF-8 text", name) from error
-    offsets = np.zeros(len(texts) + 1, dtype="<i4")
-    np.cumsum([len(text) for text in texts], out=offsets[1:])
-    packed = b"" if len(texts) == 1 else np.array(rows, dtype="<i4").tobytes()
-    return TextColumn(packed, offsets.tobytes(), b"".join(texts))
+    packed = b"" if len(texts) == 1 else struct.pack(f"<{len(rows)}i", *rows)
+    return TextColumn(packed, _offsets(texts), b"".join(texts))
+
+
+def _offsets(parts: list[bytes]) -> bytes:
+    # For a few events this is several times faster than numpy.
+    ends = accumulate(map(len, parts), initial=0)
+    return struct.pack(f"<{len(parts) + 1}i", *ends)
 
 
 def _event_payloads(events: Sequence[Event]) -> tuple[PayloadKind, list[Any]]:

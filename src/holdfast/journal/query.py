@@ -281,7 +281,11 @@ def to_events(batch: Any) -> Iterator[Event]:
 
 def read_batch(segment: Segment, number: int) -> Any:
     """One frame as a record batch."""
-    body = segment.body(number)
+    return decode(segment, number, segment.body(number))
+
+
+def decode(segment: Segment, number: int, body: BodyReader) -> Any:
+    """A body as a record batch; damage names the segment's file."""
     try:
         return body.batch()
     except BadFrameError as error:
@@ -305,9 +309,9 @@ def _run(view: View, query: Query) -> Iterator[Any]:
             mask = _mask(body, query, rows, start, end)
             if not mask.any():
                 continue
-            batch = read_batch(segment, number)
+            batch = decode(segment, number, body)
             if not mask.all():
-                batch = batch.filter(pa.array(mask))
+                batch = batch.take(pa.array(np.flatnonzero(mask)))
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 class Ticket:
     """A batch on its way; `wait` gives its receipt."""
 
-    __slots__ = ("_changed", "batch", "done", "error", "result")
+    __slots__ = ("_changed", "batch", "done", "error", "gate", "result")
 
     def __init__(self, batch: PreparedBatch, changed: threading.Condition) -> None:
         """A batch that nobody has taken yet."""
@@ -69,6 +69,8 @@ class Ticket:
         self.done = False
         self.error: Exception | None = None
         self.result: Receipt | None = None
+        # Where an appending thread sleeps until its batch is done, or until it is to lead.
+        self.gate: threading.Lock | None = None
         self._changed = changed
 
     def wait(self, timeout_ms: int | None = None) -> Receipt | None:
@@ -138,6 +140,7 @@ class JournalWriter:
         self._upkeep_lock = threading.Lock()
         self._queue: deque[Ticket] = deque()
         self._leading = False
+        self._wanted = 0
         self._committer: threading.Thread | None = None
         self._closed = False
         self._since_checkpoint = 0
@@ -195,13 +198,19 @@ class JournalWriter:
             CommitUnknownError: An fsync failed. Reopen, append again with the same ids.
             StorageError: Nothing was appended; `retryable` says whether to try again.
         """
-        ticket = self._enqueue(batch)
+        ticket = self._prepare(batch)
         with self._changed:
-            while self._leading and not ticket.done:
-                self._changed.wait()
-            lead = not ticket.done
-            self._leading = self._leading or lead
-        if lead:
+            self._check_open()
+            self._queue.append(ticket)
+            lead = not self._leading
+            if lead:
+                self._leading = True
+            else:
+                ticket.gate = threading.Lock()
+                ticket.gate.acquire()
+        if ticket.gate is not None:
+            ticket.gate.acquire()
+        if not ticket.done:
             self._lead(ticket)
         return ticket.receipt()
 
@@ -211,25 +220,27 @@ class JournalWriter:
         A single producer can so encode its next batch while the disk works on the last one. Keep
         the number of tickets that are not done within bounds: they hold their batches in memory.
         """
-        ticket = self._enqueue(batch)
+        ticket = self._prepare(batch)
         with self._changed:
+            self._check_open()
+            self._queue.append(ticket)
             if self._committer is None:
                 self._committer = threading.Thread(
                     target=self._commit_submitted, name="holdfast-journal-commit", daemon=True
                 )
                 self._committer.start()
-            self._changed.notify_all()
+            if not self._leading:
+                self._changed.notify_all()
         return ticket
 
-    def _enqueue(self, batch: Any) -> Ticket:
-        ticket = Ticket(prepare(batch, self._ids, self._clock.wall_us()), self._changed)
-        with self._changed:
-            if self._closed:
-                raise StorageError(
-                    "the journal is closed", kind="journal_closed", remedy="open it again"
-                )
-            self._queue.append(ticket)
-        return ticket
+    def _prepare(self, batch: Any) -> Ticket:
+        return Ticket(prepare(batch, self._ids, self._clock.wall_us()), self._changed)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(
+                "the journal is closed", kind="journal_closed", remedy="open it again"
+            )
 
     def _commit_submitted(self) -> None:
         while True:
@@ -242,18 +253,26 @@ class JournalWriter:
             try:
                 self._round()
             finally:
-                with self._changed:
-                    self._leading = False
-                    self._changed.notify_all()
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """End one's leadership: wake the thread of the next batch, or whoever else waits."""
+        with self._changed:
+            self._durable = self._core.durable
+            following = self._queue[0] if self._queue else None
+            if following is not None and following.gate is not None and not self._wanted:
+                # Leadership passes on directly; nobody else needs to wake up for it.
+                following.gate.release()
+                return
+            self._leading = False
+            self._changed.notify_all()
 
     def _lead(self, own: Ticket) -> None:
         try:
             while not own.done:
                 self._round()
         finally:
-            with self._changed:
-                self._leading = False
-                self._changed.notify_all()
+            self._hand_over()
 
     def _round(self) -> None:
         """One group: take, place, write, make durable, acknowledge."""
@@ -282,16 +301,23 @@ class JournalWriter:
             self._core.poison = self._core.poison or broken
             for one in group:
                 one.error = one.error or broken
-                one.done = True
+            self._finish(group)
             raise
+        self._finish(group)
+        if self._since_checkpoint >= self.settings.checkpoint_bytes:
+            self._since_checkpoint = 0
+            self._jobs.put("checkpoint")
+
+    def _finish(self, group: list[Ticket]) -> None:
+        """Wake those whose batch is done."""
         with self._changed:
             self._durable = self._core.durable
             for one in group:
                 one.done = True
             self._changed.notify_all()
-        if self._since_checkpoint >= self.settings.checkpoint_bytes:
-            self._since_checkpoint = 0
-            self._jobs.put("checkpoint")
+        for one in group:
+            if one.gate is not None and one.gate.locked():
+                one.gate.release()
 
     def _take(self) -> list[Ticket]:
         """The next group: one batch, or what fits, but no id twice in a group."""
@@ -543,13 +569,13 @@ class _Leadership:
     def __enter__(self) -> None:
         writer = self._writer
         with writer._changed:  # noqa: SLF001 - part of the writer
-            while writer._leading:  # noqa: SLF001
-                writer._changed.wait()  # noqa: SLF001
-            writer._leading = True  # noqa: SLF001
+            writer._wanted += 1  # noqa: SLF001
+            try:
+                while writer._leading:  # noqa: SLF001
+                    writer._changed.wait()  # noqa: SLF001
+                writer._leading = True  # noqa: SLF001
+            finally:
+                writer._wanted -= 1  # noqa: SLF001
 
     def __exit__(self, *_: object) -> None:
-        writer = self._writer
-        with writer._changed:  # noqa: SLF001
-            writer._leading = False  # noqa: SLF001
-            writer._durable = writer._core.durable  # noqa: SLF001
-            writer._changed.notify_all()  # noqa: SLF001
+        self._writer._hand_over()  # noqa: SLF001
