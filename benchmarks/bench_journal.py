@@ -23,6 +23,7 @@ from blake3 import blake3
 from holdfast.journal import (
     Durability,
     Event,
+    Files,
     JournalReader,
     JournalSettings,
     JournalWriter,
@@ -44,9 +45,13 @@ def report(what, value, unit, note=""):
 def batch(number=0):
     """1,000 events: 5,000 customers, two kinds, one scope, 64 bytes of payload."""
     customers = [f"customer-{(number * 7919 + i * 31) % 5000}" for i in range(SIZE)]
-    kinds = pa.DictionaryArray.from_arrays(pa.array([i % 2 for i in range(SIZE)], pa.int32()), ["order.placed", "order.paid"])
+    kinds = pa.DictionaryArray.from_arrays(
+        pa.array([i % 2 for i in range(SIZE)], pa.int32()), ["order.placed", "order.paid"]
+    )
     scopes = pa.DictionaryArray.from_arrays(pa.array([0] * SIZE, pa.int32()), ["eu"])
-    return pa.record_batch({"entity": customers, "kind": kinds, "scope": scopes, "payload": [b"x" * 64] * SIZE})
+    return pa.record_batch(
+        {"entity": customers, "kind": kinds, "scope": scopes, "payload": [b"x" * 64] * SIZE}
+    )
 
 
 class Sqlite:
@@ -54,7 +59,9 @@ class Sqlite:
         self.db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         self.db.execute("pragma journal_mode=wal")
         self.db.execute("pragma synchronous=full")
-        self.db.execute("create table e(seq integer primary key, id blob, entity text, kind text, scope text, wall integer, payload blob)")
+        self.db.execute(
+            "create table e(seq integer primary key, id blob, entity text, kind text, scope text, wall integer, payload blob)"
+        )
         self.db.execute("create unique index by_id on e(id)")
         self.db.execute("create index by_entity on e(entity)")
         self.ids = RandomEventIds()
@@ -78,7 +85,12 @@ def timed(call, rounds):
 
 def bench_append(root, rounds, per_round):
     one = batch()
-    rows = [(e, k, "eu", 5, b"x" * 64) for e, k in zip(one.column("entity").to_pylist(), one.column("kind").to_pylist(), strict=True)]
+    rows = [
+        (e, k, "eu", 5, b"x" * 64)
+        for e, k in zip(
+            one.column("entity").to_pylist(), one.column("kind").to_pylist(), strict=True
+        )
+    ]
     data = bytes(len(prepare(one, RandomEventIds(), 1).body) + 200)
     raw = os.open(root / "raw", os.O_CREAT | os.O_WRONLY)
     sqlite = Sqlite(root / "a.sqlite")
@@ -109,11 +121,34 @@ def bench_append(root, rounds, per_round):
     os.close(raw)
     size = len(data)
     middle = {name: statistics.median(values) for name, values in figures.items()}
-    ratio = {n: statistics.median(v / b for v, b in zip(figures[n], figures["bare"], strict=True)) for n in figures}
-    report("bare write + fdatasync of the same bytes", middle["bare"] * 1e6, "us/batch", f"{size:,} bytes")
-    report("durable append, one producer, submit with 8 in flight", SIZE / middle["piped"], "events/s", f"{ratio['piped']:.2f} x bare")
-    report("durable append, one producer, append and wait each time", SIZE / middle["steps"], "events/s", f"{ratio['steps']:.2f} x bare")
-    report("SQLite WAL, synchronous=FULL, one transaction per batch", SIZE / middle["sqlite"], "events/s", f"{ratio['sqlite']:.2f} x bare")
+    ratio = {
+        n: statistics.median(v / b for v, b in zip(figures[n], figures["bare"], strict=True))
+        for n in figures
+    }
+    report(
+        "bare write + fdatasync of the same bytes",
+        middle["bare"] * 1e6,
+        "us/batch",
+        f"{size:,} bytes",
+    )
+    report(
+        "durable append, one producer, submit with 8 in flight",
+        SIZE / middle["piped"],
+        "events/s",
+        f"{ratio['piped']:.2f} x bare",
+    )
+    report(
+        "durable append, one producer, append and wait each time",
+        SIZE / middle["steps"],
+        "events/s",
+        f"{ratio['steps']:.2f} x bare",
+    )
+    report(
+        "SQLite WAL, synchronous=FULL, one transaction per batch",
+        SIZE / middle["sqlite"],
+        "events/s",
+        f"{ratio['sqlite']:.2f} x bare",
+    )
 
 
 def bench_threads(root, rounds, per_thread):
@@ -121,8 +156,11 @@ def bench_threads(root, rounds, per_thread):
     sqlite = Sqlite(root / "t.sqlite")
     lock = threading.Lock()
     with JournalWriter(root / "threads", JournalSettings(durability=Durability.GROUP)) as writer:
+
         def journal():
-            writer.append([Event(entity="customer-1", kind="order.placed", scope="eu", payload=b"x" * 64)])
+            writer.append(
+                [Event(entity="customer-1", kind="order.placed", scope="eu", payload=b"x" * 64)]
+            )
 
         def table():
             with lock:
@@ -130,15 +168,24 @@ def bench_threads(root, rounds, per_thread):
 
         for _ in range(rounds):
             for name, call in (("journal", journal), ("sqlite", table)):
-                threads = [threading.Thread(target=lambda c=call: [c() for _ in range(per_thread)]) for _ in range(16)]
+                threads = [
+                    threading.Thread(target=lambda c=call: [c() for _ in range(per_thread)])
+                    for _ in range(16)
+                ]
                 start = time.perf_counter()
                 for thread in threads:
                     thread.start()
                 for thread in threads:
                     thread.join()
                 figures[name].append(16 * per_thread / (time.perf_counter() - start))
-    report("single events, 16 threads, group commit", statistics.median(figures["journal"]), "events/s")
-    report("SQLite, single events, 16 threads, one transaction each", statistics.median(figures["sqlite"]), "events/s")
+    report(
+        "single events, 16 threads, group commit", statistics.median(figures["journal"]), "events/s"
+    )
+    report(
+        "SQLite, single events, 16 threads, one transaction each",
+        statistics.median(figures["sqlite"]),
+        "events/s",
+    )
 
 
 def build(root, events):
@@ -175,11 +222,21 @@ def bench_open(root, sizes):
         build(place, events)
         name = f"{events / 1e6:g} M events"
         with_it, how = opened(place, 5)
-        report(f"open with index checkpoint, {name}, reader", with_it, "ms", f"{how.frames_read} frames read")
+        report(
+            f"open with index checkpoint, {name}, reader",
+            with_it,
+            "ms",
+            f"{how.frames_read} frames read",
+        )
         report(f"open with index checkpoint, {name}, writer", opened_writer(place, 3), "ms")
         (place / "index.ckpt").rename(place / "aside")
         without, how = opened(place, 2)
-        report(f"open by replay, {name}, reader", without, "ms", f"{how.frames_read} frames, {how.bytes_read:,} bytes read")
+        report(
+            f"open by replay, {name}, reader",
+            without,
+            "ms",
+            f"{how.frames_read} frames, {how.bytes_read:,} bytes read",
+        )
         (place / "aside").rename(place / "index.ckpt")
     return place
 
@@ -193,12 +250,19 @@ def bench_verify(place, rounds):
         assert verify_journal(place).ok
         middle = time.perf_counter()
         for path in paths:
-            blake3(path.read_bytes()).digest()
+            blake3(Files().map(path, whole=True)).digest()
         end = time.perf_counter()
         figures["verify"].append(total / (middle - start) / 1e6)
         figures["blake3"].append(total / (end - middle) / 1e6)
-    share = statistics.median(v / b for v, b in zip(figures["verify"], figures["blake3"], strict=True))
-    report("full verification", statistics.median(figures["verify"]), "MB/s", f"{share:.2f} x BLAKE3 alone, {total:,} bytes")
+    share = statistics.median(
+        v / b for v, b in zip(figures["verify"], figures["blake3"], strict=True)
+    )
+    report(
+        "full verification",
+        statistics.median(figures["verify"]),
+        "MB/s",
+        f"{share:.2f} x BLAKE3 alone, {total:,} bytes",
+    )
     report("BLAKE3 alone over the same files", statistics.median(figures["blake3"]), "MB/s")
 
 
@@ -210,7 +274,12 @@ def bench_query(place, events):
             start = time.perf_counter()
             count = len(reader.query(Query(entity=f"customer-{number * 31 % 5000}")))
             found.append(time.perf_counter() - start)
-        report(f"query by entity in {events / 1e6:g} M events", statistics.median(found) * 1000, "ms", f"about {count} events found")
+        report(
+            f"query by entity in {events / 1e6:g} M events",
+            statistics.median(found) * 1000,
+            "ms",
+            f"about {count} events found",
+        )
         view = reader.view()
         ids = [view.get(n).id for n in range(0, events, events // 20)]
         start = time.perf_counter()

@@ -17,20 +17,29 @@ SIZE = 3
 
 def batch(number):
     return [
-        Event(entity=f"e{number % 4}", kind="k", payload=b"%d.%d" % (number, i), id=uuid.UUID(int=1 + SIZE * number + i))
+        Event(
+            entity=f"e{number % 4}",
+            kind="k",
+            payload=b"%d.%d" % (number, i),
+            id=uuid.UUID(int=1 + SIZE * number + i),
+        )
         for i in range(SIZE)
     ]
 
 
 def script(root, batches):
     """Append with ids (so that a repeat is idempotent), roll, checkpoint, compact, truncate, hold."""
-    with JournalWriter(root, JournalSettings(durability=Durability.BATCH, segment_bytes=900, checkpoint_bytes=2000)) as writer:
+    with JournalWriter(
+        root, JournalSettings(durability=Durability.BATCH, segment_bytes=900, checkpoint_bytes=2000)
+    ) as writer:
         for number in range(batches):
             receipt = writer.append(batch(number))
             print("ack", number, receipt.first_sequence, flush=True)
             if number % 6 == 5:
                 view = writer.view()
-                writer.holds.set("reader", view.position(max(view.base_sequence, view.visible - 6 * SIZE)))
+                writer.holds.set(
+                    "reader", view.position(max(view.base_sequence, view.visible - 6 * SIZE))
+                )
                 writer.truncate_before(view.visible)
             if number % 8 == 7:
                 writer.compact(target_bytes=5000)

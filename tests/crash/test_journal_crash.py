@@ -37,12 +37,25 @@ ALL = sorted(point for point in points.POINTS if point.startswith("journal."))
 
 
 def child(root, batches, point="", occurrence=1):
-    command = [sys.executable, str(HERE / "journal_child.py"), str(root), str(batches), point, str(occurrence)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV, text=True)
+    command = [
+        sys.executable,
+        str(HERE / "journal_child.py"),
+        str(root),
+        str(batches),
+        point,
+        str(occurrence),
+    ]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENV, text=True
+    )
 
 
 def acknowledged(text):
-    return {int(line.split()[1]): int(line.split()[2]) for line in text.splitlines() if line.startswith("ack ") and len(line.split()) == 3}
+    return {
+        int(line.split()[1]): int(line.split()[2])
+        for line in text.splitlines()
+        if line.startswith("ack ") and len(line.split()) == 3
+    }
 
 
 def check(root, acks, seed=""):
@@ -123,7 +136,10 @@ def test_kill_9_of_a_producer_at_random(tmp_path):
         with JournalWriter(root, JournalSettings()) as writer:
             for number, sequence in acks.items():
                 receipt = writer.append(batch(number))
-                assert (receipt.duplicate, receipt.first_sequence) == (True, sequence), (seed, number)
+                assert (receipt.duplicate, receipt.first_sequence) == (True, sequence), (
+                    seed,
+                    number,
+                )
             for events in group(writer.view().query(Query()).events()).values():
                 assert len(events) == SIZE, seed
         report = verify_journal(root, deep=True)
@@ -139,8 +155,17 @@ def group(events):
 
 def scenario(root, files, acks):
     """The same work as the child's, in this process, on a given operating system."""
-    settings = JournalSettings(durability=Durability.BATCH, segment_bytes=900, checkpoint_bytes=1500)
-    writer = JournalWriter(root, settings, clock=ManualClock(), ids=SeededEventIds(1), files=files, journal_id=bytes(16))
+    settings = JournalSettings(
+        durability=Durability.BATCH, segment_bytes=900, checkpoint_bytes=1500
+    )
+    writer = JournalWriter(
+        root,
+        settings,
+        clock=ManualClock(),
+        ids=SeededEventIds(1),
+        files=files,
+        journal_id=bytes(16),
+    )
     try:
         for number in range(7):
             acks[number] = writer.append(batch(number)).first_sequence
@@ -228,7 +253,9 @@ def test_a_missing_fsync_would_be_found(tmp_path):
         acks = {}
         states = []
         files.on_call = lambda call, f=files, a=acks, s=states, t=tmp_path, n=seed: (
-            (f.power_cut(t / f"cut{n}-{call}", n), s.append((t / f"cut{n}-{call}", dict(a)))) if call % 9 == n % 9 else None
+            (f.power_cut(t / f"cut{n}-{call}", n), s.append((t / f"cut{n}-{call}", dict(a))))
+            if call % 9 == n % 9
+            else None
         )
         scenario(root, files, acks)
         for target, at_cut in states:

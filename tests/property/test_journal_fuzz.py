@@ -10,7 +10,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.journal import Event, EventProof, Position, Receipt, SeededEventIds, Slice, check_event
+from holdfast.journal import (
+    Event,
+    EventProof,
+    Position,
+    Receipt,
+    SeededEventIds,
+    Slice,
+    check_event,
+)
 from holdfast.journal.batch import prepare
 from holdfast.journal.blob_format import (
     CHECKPOINT_MAGIC,
@@ -35,12 +43,31 @@ from holdfast.journal.segment_format import unpack_segment_header, unpack_traile
 from holdfast.journal.walk import Walk, judge_tail, walk_frames
 
 SOAK = 20 if os.environ.get("HOLDFAST_SOAK") else 1
-profile = settings(max_examples=150 * SOAK, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+profile = settings(
+    max_examples=150 * SOAK,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 ID = bytes(16)
 
 
 def frame_of(batch, first=0, previous=bytes(32)):
-    header = FrameHeader(int(batch.kind), batch.count, first, 0, len(batch.body), 5, 5, 5, 1, batch.count, previous, batch.body_hash, ID)
+    header = FrameHeader(
+        int(batch.kind),
+        batch.count,
+        first,
+        0,
+        len(batch.body),
+        5,
+        5,
+        5,
+        1,
+        batch.count,
+        previous,
+        batch.body_hash,
+        ID,
+    )
     head = pack_header(header)
     trailer, chain = pack_trailer(head, batch.crc)
     return head + batch.body + trailer, header, chain
@@ -48,7 +75,16 @@ def frame_of(batch, first=0, previous=bytes(32)):
 
 def sample(kind):
     payload = {"bytes": b"abc", "json": '{"a":1}', "columns": {"a": 1, "b": "x"}}[kind]
-    events = [Event(entity=f"e{i % 3}", kind="k", scope=f"s{i}", payload=payload, correlation=uuid.UUID(int=i)) for i in range(6)]
+    events = [
+        Event(
+            entity=f"e{i % 3}",
+            kind="k",
+            scope=f"s{i}",
+            payload=payload,
+            correlation=uuid.UUID(int=i),
+        )
+        for i in range(6)
+    ]
     return prepare(events, SeededEventIds(1), 5)
 
 
@@ -101,7 +137,21 @@ def test_an_edited_frame_is_refused_or_unchanged(batch, changes):
 def test_a_forged_body_with_right_hashes_is_safe_to_decode(batch, changes):
     """A body edited by someone who also makes the hashes right gives valid Arrow or a typed error."""
     body = edited(batch.body, changes)
-    header = FrameHeader(int(batch.kind), batch.count, 0, 0, len(body), 5, 5, 5, 1, 6, bytes(32), hash_bytes(body), ID)
+    header = FrameHeader(
+        int(batch.kind),
+        batch.count,
+        0,
+        0,
+        len(body),
+        5,
+        5,
+        5,
+        1,
+        6,
+        bytes(32),
+        hash_bytes(body),
+        ID,
+    )
     head = pack_header(header)
     trailer, _ = pack_trailer(head, crc32c(body))
     frame = read_frame(memoryview(head + body + trailer))
@@ -116,7 +166,12 @@ def test_a_forged_body_with_right_hashes_is_safe_to_decode(batch, changes):
 
 
 @profile
-@given(st.lists(st.sampled_from(SAMPLES), min_size=1, max_size=4), st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 255)), max_size=3), st.integers(0, 9000), st.integers(0, 20))
+@given(
+    st.lists(st.sampled_from(SAMPLES), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 9000), st.integers(0, 255)), max_size=3),
+    st.integers(0, 9000),
+    st.integers(0, 20),
+)
 def test_a_walk_over_damaged_frames_yields_a_true_prefix(batches, changes, cut, durable):
     """Frames come out unchanged and in order, up to the damage; what was acknowledged is never cut."""
     data, previous, first, wanted = b"", bytes(32), 0, []
@@ -157,12 +212,19 @@ def test_an_edited_checkpoint_or_meta_is_refused_or_unchanged(changes):
 
 
 @profile
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=20), st.integers(0, 3), st.integers(0, 5))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5)), min_size=1, max_size=20),
+    st.integers(0, 3),
+    st.integers(0, 5),
+)
 def test_a_lookup_index_finds_what_a_dictionary_finds(rows, wanted, entity):
     """Ids and texts of any batches: the index gives exactly the frames of a plain dictionary."""
     bodies, frames, ids = [], {}, {}
     for number, (a, b) in enumerate(rows):
-        events = [Event(entity=f"e{a}", kind="k", id=uuid.UUID(int=100 * number + 1)), Event(entity=f"e{b}", kind="k", id=uuid.UUID(int=100 * number + 2))]
+        events = [
+            Event(entity=f"e{a}", kind="k", id=uuid.UUID(int=100 * number + 1)),
+            Event(entity=f"e{b}", kind="k", id=uuid.UUID(int=100 * number + 2)),
+        ]
         batch = prepare(events, SeededEventIds(1), 5)
         data, header, _ = frame_of(batch, 2 * number)
         bodies.append(BodyReader(memoryview(batch.body), header))
@@ -174,7 +236,9 @@ def test_a_lookup_index_finds_what_a_dictionary_finds(rows, wanted, entity):
     assert index.texts["entity"].find(f"e{entity}").tolist() == frames.get(entity, [])
     keys = np.frombuffer(b"".join(uuid.UUID(int=n).bytes for n in (*ids, 7)), ">u8").reshape(-1, 2)
     which, sequences = index.find_ids(mix_keys(keys))
-    assert dict(zip(which.tolist(), sequences.tolist(), strict=True)) == dict(enumerate(ids.values()))
+    assert dict(zip(which.tolist(), sequences.tolist(), strict=True)) == dict(
+        enumerate(ids.values())
+    )
 
 
 @profile
@@ -190,7 +254,11 @@ def test_texts_that_are_no_values_are_typed_errors(text):
 
 
 @profile
-@given(st.binary(max_size=200), st.dictionaries(st.integers(-1, 5), st.binary(max_size=80), max_size=3), st.lists(st.binary(max_size=40), max_size=3))
+@given(
+    st.binary(max_size=200),
+    st.dictionaries(st.integers(-1, 5), st.binary(max_size=80), max_size=3),
+    st.lists(st.binary(max_size=40), max_size=3),
+)
 def test_nonsense_proofs_are_typed_errors(header, chunks, hashes):
     """Any header, chunks and hashes: a HoldfastError, bounded work."""
     proof = EventProof(sequence=0, header=header, chunks=chunks, hashes=hashes)

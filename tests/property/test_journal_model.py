@@ -31,7 +31,10 @@ profile = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )  # fmt: skip
 
-texts = st.one_of(st.sampled_from(["", "a", "b", "order-1", "é\u0000"]), st.text(max_size=5).filter(lambda t: t.isprintable()))
+texts = st.one_of(
+    st.sampled_from(["", "a", "b", "order-1", "é\u0000"]),
+    st.text(max_size=5).filter(lambda t: t.isprintable()),
+)
 keys = st.integers(1, 60).map(lambda n: uuid.UUID(int=n))
 payloads = st.sampled_from([b"", b"x", b"\x00\xff" * 40])
 batches = st.lists(
@@ -80,7 +83,11 @@ class Model:
             for n, (entity, scope, kind, correlation, causation, payload, wall) in enumerate(rows)
         ]  # fmt: skip
         receipt = self.writer.append(batch)
-        assert (receipt.first_sequence, receipt.count, receipt.duplicate) == (start, len(batch), False)
+        assert (receipt.first_sequence, receipt.count, receipt.duplicate) == (
+            start,
+            len(batch),
+            False,
+        )
         self.batches.append(batch)
 
     def repeat(self, which):
@@ -124,7 +131,12 @@ class Model:
             self.compare(view)
             start, end = view.position(view.base_sequence), view.position()
             slices = plan_slices(self.root, view, start, end, slice_bytes=700)
-            found = [s for one in slices for b in read_slice(one) for s in b.column("sequence").to_pylist()]
+            found = [
+                s
+                for one in slices
+                for b in read_slice(one)
+                for s in b.column("sequence").to_pylist()
+            ]
             assert found == list(range(self.base, len(self.events)))
         report = verify_journal(self.root, deep=True)
         assert {f.kind for f in report.findings} == expected, report.findings
@@ -134,7 +146,11 @@ class Model:
         found = view.query(Query()).events()
         for event, (sequence, wanted) in zip(found, kept, strict=True):
             assert event.sequence == sequence
-            assert (event.entity, event.scope, event.kind) == (wanted.entity, wanted.scope, wanted.kind)
+            assert (event.entity, event.scope, event.kind) == (
+                wanted.entity,
+                wanted.scope,
+                wanted.kind,
+            )
             assert (event.correlation, event.causation) == (wanted.correlation, wanted.causation)
             assert (event.payload, event.wall_us) == (wanted.payload, wanted.wall_us)
             assert wanted.id in (None, event.id)
@@ -157,7 +173,9 @@ def test_the_journal_answers_as_a_list_does(steps):
         model = Model(root)
         try:
             for name, *args in steps:
-                getattr(model, name)(*args) if hasattr(model, name) else getattr(model.writer, name)(*args)
+                getattr(model, name)(*args) if hasattr(model, name) else getattr(
+                    model.writer, name
+                )(*args)
             model.compare(model.writer.view())
         finally:
             model.writer.close()

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.journal.frame import BadFrameError, FrameHeader
 
@@ -161,7 +162,7 @@ class BodyReader:
         absent = ~self.keys(index).any(axis=1)
         if not absent.any():
             return array
-        return pa.compute.if_else(pa.array(absent), pa.scalar(None, ID_TYPE), array)
+        return pc.if_else(pa.array(absent), pa.scalar(None, ID_TYPE), array)
 
     def walls(self) -> np.ndarray[Any, Any]:
         """Wall times in microseconds."""
@@ -222,26 +223,43 @@ class BodyReader:
                 raise BadFrameError("body", "JSON is not UTF-8") from error
         return array
 
-    def batch(self) -> Any:
-        """The whole body as an Arrow record batch with the global sequence in front."""
+    def matches(self, base: int, value: str) -> np.ndarray[Any, Any]:
+        """Which events have this entity (5), scope (8) or kind (11)."""
+        values = self.text_values(base)
+        equal = pc.equal(values, value).to_numpy(zero_copy_only=False)
+        if self._spans[base][1]:
+            return np.asarray(equal[self.codes(base, len(values))])
+        return np.repeat(equal, self.header.count) if len(values) == 1 else np.asarray(equal)
+
+    def batch(self, rows: np.ndarray[Any, Any] | None = None) -> Any:
+        """The body as an Arrow record batch with the global sequence in front.
+
+        Args:
+            rows: Only these events; cheaper than decoding all and choosing then.
+        """
         first = self.header.first_sequence
         sequence = np.arange(first, first + self.header.count, dtype="<u8")
+        walls, clocks, payload = self.walls(), self.clocks(), self.payload()
+        keys = [self.id_column(index) for index in range(3)]
+        if rows is None:
+            texts = [self.text(base) for base in (5, 8, 11)]
+        else:
+            chosen = pa.array(rows)
+            texts = [self._some_text(base, rows) for base in (5, 8, 11)]
+            sequence, walls, clocks = sequence[rows], walls[rows], clocks[rows]
+            keys = [column.take(chosen) for column in keys]
+            payload = payload.take(chosen)
         names = ("sequence", "id", "correlation", "causation", "entity", "scope", "kind",
                  "wall_time", "clock", "payload")  # fmt: skip
-        return pa.RecordBatch.from_arrays(
-            [
-                pa.array(sequence),
-                self.id_column(0),
-                self.id_column(1),
-                self.id_column(2),
-                self.text(5),
-                self.text(8),
-                self.text(11),
-                pa.array(self.walls()).cast(TIME_TYPE),
-                pa.array(self.clocks()),
-                self.payload(),
-            ],
-            names=list(names),
+        times = pa.array(walls).view(TIME_TYPE)
+        columns = [pa.array(sequence), *keys, *texts, times, pa.array(clocks), payload]
+        return pa.RecordBatch.from_arrays(columns, names=list(names))
+
+    def _some_text(self, base: int, rows: np.ndarray[Any, Any]) -> Any:
+        values = self.text_values(base)
+        codes = self.codes(base, len(values))[rows]
+        return pa.DictionaryArray.from_arrays(
+            pa.array(np.arange(len(rows), dtype="<i4")), values.take(pa.array(codes))
         )
 
 

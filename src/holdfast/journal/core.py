@@ -138,7 +138,7 @@ class LogCore:
         clean; an fsync alone would succeed and mean nothing.
         """
         directory = last.directory()
-        if not len(directory) or durable >= last.next_sequence and isinstance(last, TailSegment):
+        if not len(directory) or (durable >= last.next_sequence and isinstance(last, TailSegment)):
             return
         number = last.number_of(min(durable, last.next_sequence - 1))
         at = directory.offsets[max(number, 0)]

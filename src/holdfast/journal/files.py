@@ -207,13 +207,17 @@ class Files:
         """The file's length."""
         return os.fstat(fd).st_size
 
-    def map(self, path: Path) -> memoryview:
-        """A read-only mapping of an immutable file; lives as long as something refers to it."""
+    def map(self, path: Path, *, whole: bool = False) -> memoryview:
+        """A read-only mapping of an immutable file; lives as long as something refers to it.
+
+        `whole` says that all of it will be read: its pages are brought in at once.
+        """
         fd = self.open_read(path)
         try:
             if os.fstat(fd).st_size == 0:
                 return memoryview(b"")
-            return memoryview(mmap.mmap(fd, 0, access=mmap.ACCESS_READ))
+            flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if whole else 0)
+            return memoryview(mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ))
         except OSError as error:
             raise storage_error(error, "mmap", path) from error
         finally:

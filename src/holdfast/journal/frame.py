@@ -143,19 +143,27 @@ def unpack_header(data: bytes | memoryview) -> FrameHeader:
     return header
 
 
-def read_frame(data: memoryview, offset: int = 0, *, hash_body: bool = True) -> Frame:
+def read_frame(
+    data: memoryview,
+    offset: int = 0,
+    *,
+    hash_body: bool = True,
+    header: FrameHeader | None = None,
+) -> Frame:
     """Check the frame at an offset of a buffer: structure, CRC, chain hash and body hash.
 
     Args:
         data: A buffer that holds the frame wholly.
         offset: Where the frame begins.
         hash_body: False leaves out the BLAKE3 of the body; the CRC still covers every byte.
+        header: The header at that offset, if the caller has unpacked it already.
 
     Raises:
         BadFrameError: With a one-word reason; `short` when the buffer ends too early.
     """
     header_bytes = bytes(data[offset : offset + HEADER_BYTES])
-    header = unpack_header(header_bytes)
+    if header is None:
+        header = unpack_header(header_bytes)
     body_at = offset + HEADER_BYTES
     end = body_at + header.body_bytes
     if end + TRAILER_BYTES > len(data):

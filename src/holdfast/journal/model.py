@@ -25,7 +25,6 @@ from holdfast.journal.frame import (
     unpack_header,
 )
 
-
 S = TypeVar("S", "Position", "Receipt")
 
 

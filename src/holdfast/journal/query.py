@@ -284,10 +284,10 @@ def read_batch(segment: Segment, number: int) -> Any:
     return decode(segment, number, segment.body(number))
 
 
-def decode(segment: Segment, number: int, body: BodyReader) -> Any:
-    """A body as a record batch; damage names the segment's file."""
+def decode(segment: Segment, number: int, body: BodyReader, rows: Array | None = None) -> Any:
+    """A body, or some rows of it, as a record batch; damage names the segment's file."""
     try:
-        return body.batch()
+        return body.batch(rows)
     except BadFrameError as error:
         raise corrupt(segment.path, segment.directory().offsets[number], error) from error
 
@@ -309,9 +309,7 @@ def _run(view: View, query: Query) -> Iterator[Any]:
             mask = _mask(body, query, rows, start, end)
             if not mask.any():
                 continue
-            batch = decode(segment, number, body)
-            if not mask.all():
-                batch = batch.take(pa.array(np.flatnonzero(mask)))
+            batch = decode(segment, number, body, None if mask.all() else np.flatnonzero(mask))
             if left is not None:
                 batch = batch.slice(0, left)
                 left -= batch.num_rows
@@ -360,8 +358,7 @@ def _mask(body: BodyReader, query: Query, rows: Array | None, start: int, end: i
     for column, base in TEXT_BASES.items():
         value = getattr(query, column)
         if value is not None:
-            values = body.text_values(base)
-            mask &= np.isin(body.codes(base, len(values)), _codes_of(values, value))
+            mask &= body.matches(base, value)
     if query.correlation is not None:
         key = np.frombuffer(query.correlation.bytes, ">u8")
         words = body.keys(1)
@@ -373,8 +370,3 @@ def _mask(body: BodyReader, query: Query, rows: Array | None, start: int, end: i
     if query.to_wall_us is not None:
         mask &= body.walls() < query.to_wall_us
     return mask
-
-
-def _codes_of(values: Any, value: str) -> Array:
-    # A caller's own dictionary may hold a text twice.
-    return np.flatnonzero(pa.compute.equal(values, value).to_numpy(zero_copy_only=False))

@@ -166,8 +166,10 @@ def read_slice(piece: Slice, *, files: Files | None = None) -> Iterator[Any]:
 def _check_walk(path: Path, piece: Slice, walk: Walk) -> None:
     problem = walk.problem
     moved = ("order", "chain", "foreign", "short")
-    if problem is not None and problem.reason not in moved and (
-        walk.frames or problem.reason != "magic"
+    if (
+        problem is not None
+        and problem.reason not in moved
+        and (walk.frames or problem.reason != "magic")
     ):
         raise corrupt(path, walk.offset, problem, sequence=walk.sequence)
     if walk.chain_hash.hex() != piece.chain_after or walk.sequence != piece.last_sequence + 1:

@@ -184,7 +184,9 @@ class Verifier:
 
     def _content(self, path: Path, *, last: bool) -> memoryview:
         # The last one is read, not mapped: a writer may shorten it, and that kills a mapper.
-        return memoryview(self.files.read(path, 1 << 40)) if last else self.files.map(path)
+        return (
+            memoryview(self.files.read(path, 1 << 40)) if last else self.files.map(path, whole=True)
+        )
 
     def _footer_at(
         self, meta: JournalMeta, path: Path, data: memoryview, first: int, *, last: bool

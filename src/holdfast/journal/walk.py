@@ -71,16 +71,17 @@ def walk_frames(
     while walk.offset < end:
         at = walk.offset - block_at
         try:
-            wanted = HEADER_BYTES
+            wanted, header = HEADER_BYTES, None
             if len(block) - at >= HEADER_BYTES:
-                wanted = unpack_header(block[at : at + HEADER_BYTES]).frame_bytes
+                header = unpack_header(block[at : at + HEADER_BYTES])
+                wanted = header.frame_bytes
             if len(block) - at < wanted and block_at + len(block) < end:
                 size = min(max(wanted, BLOCK_BYTES), end - walk.offset)
                 block, block_at = memoryview(read(walk.offset, size)), walk.offset
                 if len(block) < size:
                     end = block_at + len(block)
                 continue
-            frame = read_frame(block, at, hash_body=hash_body)
+            frame = read_frame(block, at, hash_body=hash_body, header=header)
             offset = walk.offset
             walk.take(frame)
         except BadFrameError as error:

@@ -448,9 +448,7 @@ class JournalWriter:
             if segment in self._core.sealed:
                 # Waiting now and then leaves the interpreter to the producers.
                 pause = lambda: self._stop.wait(0.001) and None  # noqa: E731
-                write_index(
-                    self._files, self.layout, self._core.meta.journal_id, segment, pause
-                )
+                write_index(self._files, self.layout, self._core.meta.journal_id, segment, pause)
 
     def checkpoint(self) -> bool:
         """Write the index checkpoint; False if one of a newer version is kept in its place."""
@@ -463,9 +461,7 @@ class JournalWriter:
                     tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()),
                 )  # fmt: skip
                 logical = self._core.logical
-            return write_checkpoint(
-                self._files, self.layout, meta, sealed, tail, state, logical
-            )
+            return write_checkpoint(self._files, self.layout, meta, sealed, tail, state, logical)
 
     @property
     def holds(self) -> HoldStore:

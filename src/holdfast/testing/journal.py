@@ -102,7 +102,7 @@ class PowerCutFiles(Files):
                 self._directory(source / name, target / name, chance)
                 continue
             old, new = durable.get(name), entry.inode() if entry is not None else None
-            inode = new if old == new or chance.random() < 0.5 else old  # noqa: PLR2004
+            inode = new if old == new or chance.random() < 0.5 else old
             if inode is None:
                 continue
             now = (source / name).read_bytes() if inode == new else self.content.get(inode, b"")
@@ -111,10 +111,10 @@ class PowerCutFiles(Files):
     def _mix(self, durable: bytes, now: bytes, chance: random.Random) -> bytes:
         """Durable bytes stay; of the others every sector is there, zero, or cut off."""
         if now[: len(durable)] != durable and len(now) >= len(durable):
-            return now if chance.random() < 0.5 else durable  # noqa: PLR2004
+            return now if chance.random() < 0.5 else durable
         end = chance.randint(min(len(durable), len(now)), max(len(now), len(durable)))
         mixed = bytearray(durable)
         for at in range(len(durable), end, SECTOR_BYTES):
             part = now[at : min(at + SECTOR_BYTES, end)]
-            mixed += part if chance.random() < 0.7 else bytes(len(part))  # noqa: PLR2004
+            mixed += part if chance.random() < 0.7 else bytes(len(part))
         return bytes(mixed)

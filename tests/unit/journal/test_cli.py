@@ -26,7 +26,9 @@ def lines(result):
 
 def test_append_reads_json_lines_and_prints_receipts_that_hold(root):
     """Every line is an event; every printed receipt can be checked."""
-    text = "".join(json.dumps({"entity": f"e{i}", "kind": "k", "payload": {"n": i}}) + "\n" for i in range(7))
+    text = "".join(
+        json.dumps({"entity": f"e{i}", "kind": "k", "payload": {"n": i}}) + "\n" for i in range(7)
+    )
     result = run("append", root, "--batch", 3, "--json", text=text)
     assert result.exit_code == 0, result.output
     receipts = [Receipt.from_json(line) for line in result.stdout.splitlines()]
@@ -50,7 +52,17 @@ def test_events_with_and_without_ids_may_be_mixed_on_standard_input(root):
     assert len(lines(run("tail", root, "--json"))) == 3
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"entity":"a"}', '{"entity":"a","kind":"k","x":1}', '{"entity":1,"kind":"k"}', '{"entity":"a","kind":"k","id":"zz"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "{",
+        "[]",
+        '{"entity":"a"}',
+        '{"entity":"a","kind":"k","x":1}',
+        '{"entity":1,"kind":"k"}',
+        '{"entity":"a","kind":"k","id":"zz"}',
+    ],
+)
 def test_a_bad_line_is_named_and_exits_2(root, line):
     """The message has the line's number and a remedy; no traceback."""
     result = run("append", root, text='{"entity":"a","kind":"k"}\n' + line)
@@ -121,14 +133,22 @@ def test_the_module_runs_as_a_program(root):
     source = str(Path(__file__).parents[3] / "src")
     env = {**os.environ, "PYTHONPATH": source}
     command = [sys.executable, "-m", "holdfast.journal"]
-    first = subprocess.Popen([*command, "append", root, "--batch", "1", "--json"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+    first = subprocess.Popen(
+        [*command, "append", root, "--batch", "1", "--json"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=env,
+        text=True,
+    )
     first.stdin.write('{"entity":"a","kind":"k"}\n')
     first.stdin.flush()
     second_line = first.stdin.write('{"entity":"a","kind":"k"}\n')
     assert second_line
     first.stdin.flush()
     assert json.loads(first.stdout.readline())["count"] == 1
-    second = subprocess.run([*command, "append", root], input="", capture_output=True, text=True, env=env, check=False)
+    second = subprocess.run(
+        [*command, "append", root], input="", capture_output=True, text=True, env=env, check=False
+    )
     assert second.returncode == 1
     assert f"pid={first.pid}" in second.stderr
     assert "Traceback" not in second.stderr

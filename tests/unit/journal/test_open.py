@@ -351,7 +351,11 @@ def test_a_reader_never_writes(filled):
     next((filled / "segments").glob("*.idx")).unlink()
 
     def state():
-        return {p: (p.stat().st_mtime_ns, p.read_bytes()) for p in sorted(filled.rglob("*")) if p.is_file()}
+        return {
+            p: (p.stat().st_mtime_ns, p.read_bytes())
+            for p in sorted(filled.rglob("*"))
+            if p.is_file()
+        }
 
     before = state()
     answers(filled)

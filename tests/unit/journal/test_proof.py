@@ -36,7 +36,9 @@ def test_the_opened_tree_is_blake3(size):
     assert root_hash(memoryview(data)) == wanted
     chance = random.Random(size)
     for _ in range(3):
-        some_chunks = chance.sample(range(chunk_count(size)), min(chunk_count(size), chance.randint(1, 4)))
+        some_chunks = chance.sample(
+            range(chunk_count(size)), min(chunk_count(size), chance.randint(1, 4))
+        )
         hashes = prove_chunks(memoryview(data), some_chunks)
         chunks = {n: data[n * CHUNK_BYTES : (n + 1) * CHUNK_BYTES] for n in some_chunks}
         assert check_chunks(size, chunks, hashes) == wanted
@@ -66,9 +68,31 @@ def receipts(root):
     found = fill(root)
     with open_writer(root) as writer:
         texts = pa.array([f"customer-{i}" for i in range(400)])
-        found.append(writer.append(pa.record_batch({"entity": texts, "kind": texts, "payload": texts.cast(pa.binary())})))
-        found.append(writer.append(pa.record_batch({"entity": texts, "kind": texts, "payload": pa.array([{"a": i} for i in range(400)])})))
-        found.append(writer.append(pa.record_batch({"entity": ["a", "b"], "kind": ["k", "k"], "payload": ["1", '"two"']})))
+        found.append(
+            writer.append(
+                pa.record_batch(
+                    {"entity": texts, "kind": texts, "payload": texts.cast(pa.binary())}
+                )
+            )
+        )
+        found.append(
+            writer.append(
+                pa.record_batch(
+                    {
+                        "entity": texts,
+                        "kind": texts,
+                        "payload": pa.array([{"a": i} for i in range(400)]),
+                    }
+                )
+            )
+        )
+        found.append(
+            writer.append(
+                pa.record_batch(
+                    {"entity": ["a", "b"], "kind": ["k", "k"], "payload": ["1", '"two"']}
+                )
+            )
+        )
     return found
 
 
@@ -77,7 +101,11 @@ def test_every_event_can_be_proved_against_the_receipt_of_its_batch(root, receip
     with JournalReader(root) as reader:
         view = reader.view()
         for receipt in receipts:
-            for sequence in {receipt.first_sequence, receipt.last_sequence, (receipt.first_sequence + receipt.last_sequence) // 2}:
+            for sequence in {
+                receipt.first_sequence,
+                receipt.last_sequence,
+                (receipt.first_sequence + receipt.last_sequence) // 2,
+            }:
                 proof = EventProof.from_json(prove_event(view, sequence).to_json())
                 assert check_event(proof, receipt.chain_after) == view.get(sequence)
 
@@ -86,7 +114,11 @@ def test_a_proof_is_much_smaller_than_its_batch(root, receipts):
     """One event of a large batch is proved with some chunks, not with the batch."""
     with open_writer(root) as writer:
         texts = pa.array([f"customer-{i}" for i in range(20_000)])
-        receipt = writer.append(pa.record_batch({"entity": texts, "kind": ["k"] * 20_000, "payload": texts.cast(pa.binary())}))
+        receipt = writer.append(
+            pa.record_batch(
+                {"entity": texts, "kind": ["k"] * 20_000, "payload": texts.cast(pa.binary())}
+            )
+        )
         proof = prove_event(writer.view(), receipt.first_sequence + 777)
     assert sum(map(len, proof.chunks.values())) + 32 * len(proof.hashes) < 16_000
 
@@ -98,22 +130,37 @@ def test_no_changed_bit_of_a_proof_passes(root, receipts):
         wanted = reader.view().get(42)
     receipt = receipts[8]
     assert check_event(proof, receipt.chain_after) == wanted
+
     def changed(data, at):
         data = bytearray(data)
         data[at] ^= 1
         return bytes(data)
 
-    variants = [EventProof(sequence=42, header=changed(proof.header, at), chunks=proof.chunks, hashes=proof.hashes) for at in range(0, 160, 7)]
+    variants = [
+        EventProof(
+            sequence=42, header=changed(proof.header, at), chunks=proof.chunks, hashes=proof.hashes
+        )
+        for at in range(0, 160, 7)
+    ]
     for number, chunk in proof.chunks.items():
         variants += [
-            EventProof(sequence=42, header=proof.header, chunks={**proof.chunks, number: changed(chunk, at)}, hashes=proof.hashes)
+            EventProof(
+                sequence=42,
+                header=proof.header,
+                chunks={**proof.chunks, number: changed(chunk, at)},
+                hashes=proof.hashes,
+            )
             for at in range(0, len(chunk), 499)
         ]
         without = {k: v for k, v in proof.chunks.items() if k != number}
-        variants.append(EventProof(sequence=42, header=proof.header, chunks=without, hashes=proof.hashes))
+        variants.append(
+            EventProof(sequence=42, header=proof.header, chunks=without, hashes=proof.hashes)
+        )
     for number in range(len(proof.hashes)):
         hashes = [changed(h, 3) if n == number else h for n, h in enumerate(proof.hashes)]
-        variants.append(EventProof(sequence=42, header=proof.header, chunks=proof.chunks, hashes=hashes))
+        variants.append(
+            EventProof(sequence=42, header=proof.header, chunks=proof.chunks, hashes=hashes)
+        )
     for variant in variants:
         with pytest.raises(CorruptionError):
             check_event(variant, receipt.chain_after)
@@ -125,7 +172,12 @@ def test_no_changed_bit_of_a_proof_passes(root, receipts):
 
 def test_a_receipt_is_checked_with_segments_alone(root, receipts):
     """No checkpoint, no look-up index, no meta file: the receipt still finds its frame."""
-    for path in (root / "index.ckpt", root / "durable.mark", root / "journal.meta", *(root / "segments").glob("*.idx")):
+    for path in (
+        root / "index.ckpt",
+        root / "durable.mark",
+        root / "journal.meta",
+        *(root / "segments").glob("*.idx"),
+    ):
         path.unlink()
     for receipt in receipts:
         again = Receipt.from_json(receipt.to_json())
@@ -135,7 +187,11 @@ def test_a_receipt_is_checked_with_segments_alone(root, receipts):
 def test_a_forged_receipt_is_refused(receipts):
     """A receipt whose fields do not follow from its header does not load."""
     text = receipts[0].to_json()
-    for old, new in (('"count":5', '"count":6'), (receipts[0].chain_after, "0" * 64), (receipts[0].chain_before, "1" * 64)):
+    for old, new in (
+        ('"count":5', '"count":6'),
+        (receipts[0].chain_after, "0" * 64),
+        (receipts[0].chain_before, "1" * 64),
+    ):
         with pytest.raises(CorruptionError):
             Receipt.from_json(text.replace(old, new))
     with pytest.raises(InvalidInputError):

@@ -39,7 +39,11 @@ def test_queries_agree_with_a_list(root):
         ]:  # fmt: skip
             found = [event.sequence for event in reader.query(query).events()]
             assert found == [n for n, e in everything if rule(n, e)]
-        assert [e.sequence for e in reader.query(Query(entity="e1", limit=3)).events()] == [1, 6, 11]
+        assert [e.sequence for e in reader.query(Query(entity="e1", limit=3)).events()] == [
+            1,
+            6,
+            11,
+        ]
         assert len(reader.query(Query(limit=0))) == 0
         assert reader.query(Query(entity="nobody")).to_table().num_rows == 0
 
@@ -50,8 +54,12 @@ def test_causation_is_walked_back_to_the_first_cause(root):
     with open_writer(root) as writer:
         chain = writer.view().causes(uuid.UUID(int=30))
         assert [event.id.int for event in chain] == list(range(30, 0, -1))
-        writer.append([Event(entity="l", kind="k", id=uuid.UUID(int=900), causation=uuid.UUID(int=901))])
-        writer.append([Event(entity="l", kind="k", id=uuid.UUID(int=901), causation=uuid.UUID(int=900))])
+        writer.append(
+            [Event(entity="l", kind="k", id=uuid.UUID(int=900), causation=uuid.UUID(int=901))]
+        )
+        writer.append(
+            [Event(entity="l", kind="k", id=uuid.UUID(int=901), causation=uuid.UUID(int=900))]
+        )
         assert len(writer.view().causes(uuid.UUID(int=900))) == 2
         with pytest.raises(NotFoundError):
             writer.view().causes(uuid.UUID(int=12345))
@@ -107,7 +115,9 @@ def test_slices_cover_exactly_what_lies_between_two_positions(root):
         view = reader.view()
         for start, end in ((0, 40), (5, 35), (10, 10), (20, 25)):
             for size in (1, 900, 1 << 20):
-                slices = plan_slices(root, view, view.position(start), view.position(end), slice_bytes=size)
+                slices = plan_slices(
+                    root, view, view.position(start), view.position(end), slice_bytes=size
+                )
                 batches = [b for one in slices for b in read_slice(Slice.from_json(one.to_json()))]
                 found = [s for b in batches for s in b.column("sequence").to_pylist()]
                 assert found == list(range(start, end))
@@ -139,7 +149,9 @@ def test_a_slice_is_read_in_another_process_from_the_files_alone(root):
     for path in (root / "index.ckpt", root / "journal.meta", *(root / "segments").glob("*.idx")):
         path.unlink()
     code = "import sys; from holdfast.journal import *; print(sum(b.num_rows for b in read_slice(Slice.from_json(sys.argv[1]))), 'pyspark' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code, one.to_json()], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, one.to_json()], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == [str(one.last_sequence - one.first_sequence + 1), "False"]
 
 

@@ -121,7 +121,11 @@ def test_an_index_that_cannot_be_written_fails_no_append(root):
         writer.append(some(5))
         writer.append(some(5, start=5))
         real = files.replace
-        files.replace = lambda path, parts: (_ for _ in ()).throw(CorruptionError("no")) if path.suffix == ".idx" else real(path, parts)
+        files.replace = lambda path, parts: (
+            (_ for _ in ()).throw(CorruptionError("no"))
+            if path.suffix == ".idx"
+            else real(path, parts)
+        )
         for n in range(2, 8):
             writer.append(some(5, start=5 * n))
         for _ in range(500):

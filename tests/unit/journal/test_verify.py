@@ -132,7 +132,11 @@ def test_a_header_edited_with_its_crc_made_right_is_found(root, field):
         frame = frames[number]
         header = unpack_header(frame)
         value = getattr(header, field)
-        new = bytes(32)[: len(value)] if isinstance(value, bytes) else (0 if field == "durable_sequence" and value else value + 1)
+        new = (
+            bytes(32)[: len(value)]
+            if isinstance(value, bytes)
+            else (0 if field == "durable_sequence" and value else value + 1)
+        )
         if field == "durable_sequence" and number == 0:
             continue
         header = FrameHeader(**{**header._asdict(), field: new})

@@ -37,8 +37,17 @@ def test_what_was_appended_is_read_back_with_all_its_fields(root):
     with open_writer(root) as writer:
         receipt = writer.append([event])
         found = writer.view().get(receipt.first_sequence)
-    assert (found.entity, found.scope, found.kind, found.payload) == ("order-1", "eu", "placed", b"\x00\xff")
-    assert (found.id, found.correlation, found.causation) == (event.id, event.correlation, event.causation)
+    assert (found.entity, found.scope, found.kind, found.payload) == (
+        "order-1",
+        "eu",
+        "placed",
+        b"\x00\xff",
+    )
+    assert (found.id, found.correlation, found.causation) == (
+        event.id,
+        event.correlation,
+        event.causation,
+    )
     assert (found.wall_us, found.clock, found.sequence) == (-5, 41, 0)
 
 
@@ -90,7 +99,12 @@ BAD = [
     (pa.record_batch({"entity": ["a"], "kind": ["k"], "other": [1]}), "other"),
     (pa.record_batch({"entity": ["a", None], "kind": ["k", "k"]}), "entity"),
     (pa.record_batch({"entity": ["a"], "kind": [1.5], "id": [b"short"]}), "id"),
-    (pa.record_batch({"entity": ["a"], "kind": ["k"], "clock": pa.array([1 << 63], pa.uint64())}), "clock"),
+    (
+        pa.record_batch(
+            {"entity": ["a"], "kind": ["k"], "clock": pa.array([1 << 63], pa.uint64())}
+        ),
+        "clock",
+    ),
     (pa.record_batch({"entity": ["a"], "kind": ["k"], "payload": [[1]]}), "payload"),
     (pa.record_batch({"entity": [b"\xff"], "kind": ["k"]}), "entity"),
 ]
@@ -135,7 +149,9 @@ def test_every_fsync_that_durability_names_is_made(root):
     """Per batch: one fdatasync each; interval: none until asked."""
     for durability, expected in ((Durability.BATCH, 4), (Durability.INTERVAL, 1)):
         files = FaultyFiles()
-        with open_writer(root / durability, files, durability=durability, interval_ms=60_000) as writer:
+        with open_writer(
+            root / durability, files, durability=durability, interval_ms=60_000
+        ) as writer:
             for n in range(4):
                 writer.append(some(1, start=n))
             writer.flush()
@@ -146,6 +162,7 @@ def test_group_commit_shares_fsyncs_between_threads(root):
     """Sixteen producers: every event once, in each producer's order, with fewer fsyncs than appends."""
     files = FaultyFiles()
     with open_writer(root, files, durability=Durability.GROUP, segment_bytes=20_000) as writer:
+
         def produce(who):
             for n in range(25):
                 writer.append([Event(entity=f"p{who}", kind="k", payload=b"%d" % n)])
@@ -186,7 +203,10 @@ def test_idempotent_append_returns_the_first_result(root):
         first = writer.append(some(4))
         again = writer.append(some(4))
         assert again.duplicate
-        assert (again.first_sequence, again.chain_after) == (first.first_sequence, first.chain_after)
+        assert (again.first_sequence, again.chain_after) == (
+            first.first_sequence,
+            first.chain_after,
+        )
         for n in range(1, 8):
             writer.append(some(4, start=4 * n))
         assert writer.append(some(4)).chain_after == first.chain_after
@@ -326,7 +346,9 @@ def test_the_logical_clock_goes_on_from_the_largest_seen(root):
         assert [e.clock for e in writer.view().query(Query()).events()] == [1, 100, 101, 102, 103]
 
 
-@pytest.mark.parametrize("name", ["interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes", "compact_bytes"])
+@pytest.mark.parametrize(
+    "name", ["interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes", "compact_bytes"]
+)
 def test_settings_are_checked(name):
     """A knob that cannot work is refused by name."""
     with pytest.raises(InvalidInputError) as caught:
