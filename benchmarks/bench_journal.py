@@ -1,8 +1,8 @@
-"""What does a durable, hash-chained append cost, and how fast does a journal open, verify and answer?
+"""What does a durable, hash-chained append cost, and how fast does a journal open and answer?
 
-Run `python benchmarks/bench_journal.py [--quick] [--dir DIR] [--markdown]`. Both sides of every comparison
-alternate inside one run; figures are medians over rounds. SQLite runs in WAL mode with
-synchronous=FULL, one transaction per batch, the same columns and an index on the id and on entity.
+Run `python benchmarks/bench_journal.py [--quick] [--dir DIR] [--markdown]`. Both sides of every
+comparison alternate inside one run; figures are medians over rounds. SQLite runs in WAL mode with
+synchronous=FULL, one transaction per batch, the same columns, and indexes on id and entity.
 """
 
 import argparse
@@ -60,7 +60,8 @@ class Sqlite:
         self.db.execute("pragma journal_mode=wal")
         self.db.execute("pragma synchronous=full")
         self.db.execute(
-            "create table e(seq integer primary key, id blob, entity text, kind text, scope text, wall integer, payload blob)"
+            "create table e(seq integer primary key, id blob, entity text, kind text, "
+            "scope text, wall integer, payload blob)"
         )
         self.db.execute("create unique index by_id on e(id)")
         self.db.execute("create index by_entity on e(entity)")

@@ -122,9 +122,7 @@ def test_kill_9_of_a_producer_at_random(tmp_path):
     acks = {}
     for _ in range(8 if not SOAK else 160):
         process = child(root, 10_000)
-        lines = []
-        for _ in range(chance.randint(1, 60)):
-            lines.append(process.stdout.readline())
+        lines = [process.stdout.readline() for _ in range(chance.randint(1, 60))]
         time.sleep(chance.random() * 0.01)
         process.send_signal(signal.SIGKILL)
         rest, err = process.communicate(timeout=60)

@@ -6,6 +6,7 @@ import uuid
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -273,10 +274,9 @@ def test_a_length_that_asks_for_too_much_is_refused_before_it_is_read():
     """A header that claims a body of 2^62 bytes is refused by its length alone."""
     data = bytearray(frame_of(SAMPLES[0])[0])
     struct.pack_into("<Q", data, 32, 1 << 62)
-    try:
+    with pytest.raises(BadFrameError) as caught:
         read_frame(memoryview(bytes(data)))
-    except BadFrameError as error:
-        assert error.reason == "header"
+    assert caught.value.reason == "header"
 
 
 def test_arrow_streams_inside_a_body_are_validated():

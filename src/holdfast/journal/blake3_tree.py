@@ -1,9 +1,9 @@
 """BLAKE3's own tree, opened up: chunk hashes, parents, and proofs for chosen chunks.
 
-A body hash in a frame header is plain BLAKE3, computed by the `blake3` package at full speed. BLAKE3
-is a Merkle tree over chunks of 1,024 bytes, so proving a few chunks needs no second hash: only the
-inner nodes, which the package does not show. This module computes them, vectorised over chunks,
-when a proof is asked for. Never on the path of an append.
+A body hash in a frame header is plain BLAKE3, computed by the `blake3` package at full speed.
+BLAKE3 is a Merkle tree over chunks of 1,024 bytes, so proving a few chunks needs no second hash:
+only the inner nodes, which the package does not show. This module computes them, vectorised over
+chunks, when a proof is asked for. Never on the path of an append.
 
 Invariants:
 - `root_hash(data)` equals `blake3(data).digest()` for every input; the tests compare them.
@@ -193,7 +193,7 @@ def _climb(nodes: Mapping[int, Array], left: list[bytes], count: int) -> dict[in
                 raise BadFrameError("proof", "the proof lacks hashes")
             full[sibling] = np.frombuffer(left.pop(0), "<u4").astype(np.uint32)
     pairs = sorted({number // 2 for number in full if number | 1 < count})
-    parents = {}
+    parents: dict[int, Array] = {}
     if pairs:
         left_side = np.stack([full[2 * number] for number in pairs])
         right_side = np.stack([full[2 * number + 1] for number in pairs])

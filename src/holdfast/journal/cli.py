@@ -235,7 +235,7 @@ def verify(
             for finding in report.findings:
                 typer.echo(f"{finding.kind}  {finding.path}:{finding.offset}  {finding.message}")
             typer.echo(
-                f"{report.events} events in {report.frames} batches and {report.segments} segments, "
+                f"{report.events} events in {report.frames} batches, {report.segments} segments, "
                 f"{report.bytes} bytes: {'good' if report.ok else 'PROBLEMS FOUND'}"
             )
             typer.echo(f"chain hash {report.chain_hash}")

@@ -47,11 +47,17 @@ class BadFrameError(Exception):
         self.offset = offset
 
 
+def require(condition: object, reason: str, detail: str) -> None:
+    """Raise `BadFrameError` unless the condition holds."""
+    if not condition:
+        raise BadFrameError(reason, detail)
+
+
 class FrameHeader(NamedTuple):
     """The fields of a frame header, in stored order."""
 
     flags: int
-    count: int
+    count: int  # type: ignore[assignment]  # shadows tuple.count, which nobody wants here
     first_sequence: int
     durable_sequence: int
     body_bytes: int

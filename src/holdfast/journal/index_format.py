@@ -50,7 +50,7 @@ def mix_keys(keys: Array) -> Array:
         mixed ^= mixed >> _S32
         mixed *= _M1
         mixed ^= mixed >> _S32
-    return mixed
+    return np.asarray(mixed)
 
 
 @dataclass(frozen=True, slots=True)

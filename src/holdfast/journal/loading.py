@@ -229,7 +229,7 @@ class Loader:
 
     def _anchor(self, checkpoint: IndexCheckpoint) -> tuple[str, str] | None:
         """Check that the tail's last frame before the watermark is the one it names."""
-        last = frame_table(checkpoint.directory).table[-1:] if checkpoint.directory else []
+        last = frame_table(checkpoint.directory).table[-1:]
         if not len(last):
             return None if checkpoint.tail_offset == SEGMENT_HEADER_BYTES else ("invalid", "offset")
         tail = TailSegment(
@@ -306,14 +306,11 @@ class Loader:
         path = self.layout.segment(first)
         try:
             header = unpack_segment_header(self.files.read_at(fd, path, 0, SEGMENT_HEADER_BYTES))
-            if header.journal_id != self.meta.journal_id:
-                raise BadFrameError("foreign", "the segment belongs to another journal")
-            if header.first_sequence != first:
-                raise BadFrameError("order", "the segment has another's name")
-            if header.previous_hash != chain:
-                raise BadFrameError("chain", "the segment does not continue the hash chain")
         except BadFrameError as error:
             raise corrupt(path, 0, error) from error
+        problem = header.problem(self.meta.journal_id, first, chain)
+        if problem is not None:
+            raise corrupt(path, 0, problem)
         self.clock = max(self.clock, header.clock)
 
     def _trailer(

@@ -2,8 +2,8 @@
 
 Invariants:
 - `check_receipt` reads segment files only: no index checkpoint, no look-up index.
-- An event proof holds the frame header, the chunks of the body that the event touches, and the hashes
-  that lead to the body hash. It needs the chain hash of the frame (from a receipt) and nothing else.
+- An event proof holds the frame header, the chunks of the body that the event touches, and the
+  hashes that lead to the body hash. It is checked against the chain hash in a receipt, no more.
 - The reader of a proof and the reader of a body are the same function, `read_event`.
 """
 
@@ -34,6 +34,7 @@ from holdfast.journal.frame import (
     FrameHeader,
     hash_bytes,
     read_frame,
+    require,
     unpack_header,
 )
 from holdfast.journal.layout import Layout, segment_first
@@ -160,20 +161,19 @@ def check_event(proof: EventProof, chain_hash: str) -> Event:
     """
     try:
         header = unpack_header(proof.header)
-        if hash_bytes(proof.header).hex() != chain_hash or len(proof.header) != HEADER_BYTES:
-            raise BadFrameError("proof", "the frame has another chain hash")
-        if not header.first_sequence <= proof.sequence < header.next_sequence:
-            raise BadFrameError("proof", "the event lies outside the frame")
-        if check_chunks(header.body_bytes, proof.chunks, proof.hashes) != header.body_hash:
-            raise BadFrameError("proof", "the chunks do not lead to the body hash")
+        same = hash_bytes(proof.header).hex() == chain_hash and len(proof.header) == HEADER_BYTES
+        require(same, "proof", "the frame has another chain hash")
+        inside = header.first_sequence <= proof.sequence < header.next_sequence
+        require(inside, "proof", "the event lies outside the frame")
+        root = check_chunks(header.body_bytes, proof.chunks, proof.hashes)
+        require(root == header.body_hash, "proof", "the chunks do not lead to the body hash")
 
         def read(at: int, length: int) -> bytes:
             found = bytearray()
             while length > 0:
                 number, skip = divmod(at, CHUNK_BYTES)
                 data = proof.chunks.get(number, b"")[skip : skip + length]
-                if not data:
-                    raise BadFrameError("proof", "the proof lacks a chunk that the event needs")
+                require(data, "proof", "the proof lacks a chunk that the event needs")
                 found += data
                 at, length = at + len(data), length - len(data)
             return bytes(found)
@@ -213,8 +213,8 @@ def check_receipt(root: str | Path, receipt: Receipt, *, files: Files | None = N
             header = unpack_header(data[at : at + HEADER_BYTES])
             if header.next_sequence > receipt.first_sequence:
                 frame = read_frame(data, at)
-                if frame.header_bytes != receipt.header:
-                    raise BadFrameError("receipt", "the batch is not the one of the receipt")
+                same = frame.header_bytes == receipt.header
+                require(same, "receipt", "the batch is not the one of the receipt")
                 return frame
         except BadFrameError as error:
             raise corrupt(path, at, error, sequence=receipt.first_sequence) from error

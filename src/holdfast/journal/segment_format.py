@@ -42,6 +42,16 @@ class SegmentHeader:
     clock: int
     created_us: int
 
+    def problem(self, journal_id: bytes, first: int, chain: bytes) -> BadFrameError | None:
+        """Why this header does not belong to that place; None if it does."""
+        if self.journal_id != journal_id:
+            return BadFrameError("foreign", "the segment belongs to another journal")
+        if self.first_sequence != first:
+            return BadFrameError("order", "the segment has another's name")
+        if self.previous_hash != chain:
+            return BadFrameError("chain", "the segment does not continue the hash chain")
+        return None
+
 
 def pack_segment_header(header: SegmentHeader) -> bytes:
     """The 128 bytes at the beginning of a segment."""

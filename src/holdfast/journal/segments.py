@@ -20,7 +20,7 @@ import numpy as np
 
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.journal.body import BodyReader
-from holdfast.journal.frame import BadFrameError, Frame, read_frame
+from holdfast.journal.frame import BadFrameError, Frame, read_frame, require
 from holdfast.journal.index_format import (
     TEXT_BASES,
     IdRuns,
@@ -104,8 +104,8 @@ class Segment:
         """Read and check the frame that should lie at an offset."""
         try:
             frame = read_frame(self._bytes(offset, length), hash_body=hash_body)
-            if frame.header.first_sequence != first or frame.frame_bytes != length:
-                raise BadFrameError("order", "another frame lies here than the index says")
+            same = (frame.header.first_sequence, frame.frame_bytes) == (first, length)
+            require(same, "order", "another frame lies here than the index says")
         except BadFrameError as error:
             raise corrupt(self.path, offset, error) from error
         return frame
@@ -195,8 +195,7 @@ class SealedSegment(Segment):
                      trailer.chain_hash, len(stored))  # fmt: skip
             wanted = (self._journal_id, self.first_sequence, self.next_sequence,
                       self.chain_hash, trailer.frames * FRAME_ENTRY_BYTES)  # fmt: skip
-            if found != wanted:
-                raise BadFrameError("footer", "the footer is not the one that was sealed")
+            require(found == wanted, "footer", "the footer is not the one that was sealed")
         except BadFrameError as error:
             raise corrupt(self.path, at, error) from error
         self._data, self._end = data, trailer.footer_offset

@@ -1,7 +1,7 @@
 """The Spark-free half of a source: plan slices between positions, read one in any process.
 
 Invariants:
-- A slice is a plain value (JSON): root, segment, byte range, sequences, chain hash before and after.
+- A slice is a plain value (JSON): root, segment, byte range, sequences, chain hashes around it.
 - Reading a slice checks every frame and that the chain leads from the one hash to the other, so a
   replaced, truncated or damaged log is an error and never other data.
 - A compacted segment is found by sequence: slices planned before a compaction stay readable.

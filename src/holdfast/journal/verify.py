@@ -1,7 +1,7 @@
 """Verification: every byte of every segment, the chain through all of them, and what is derived.
 
 Invariants:
-- Reads only. Every problem becomes a finding with file and offset; one finding does not hide others.
+- Reads only. Every problem becomes a finding with file and offset; one does not hide others.
 - Every single flipped bit in a segment or in the index checkpoint is found: frames by CRC32C and
   BLAKE3, headers, footers and checkpoint by CRC32C and by comparison with the frames.
 - A tail that does not end in a whole frame is a finding too, though a writer may cut it.
@@ -25,7 +25,7 @@ from holdfast.journal.blob_format import (
 )
 from holdfast.journal.body import BodyReader
 from holdfast.journal.files import Files
-from holdfast.journal.frame import BadFrameError, Frame, genesis_hash
+from holdfast.journal.frame import BadFrameError, Frame, genesis_hash, require
 from holdfast.journal.index_format import build_index, mix_keys, pack_index, unpack_index
 from holdfast.journal.layout import Layout, segment_first
 from holdfast.journal.loading import match_checkpoint, read_checkpoint, read_mark, read_meta
@@ -154,8 +154,8 @@ class Verifier:
         data = self._content(path, last=last)
         try:
             header = unpack_segment_header(bytes(data[:SEGMENT_HEADER_BYTES]))
-            if (header.journal_id, header.first_sequence) != (meta.journal_id, first):
-                raise BadFrameError("foreign", "the segment belongs to another place or journal")
+            own = (header.journal_id, header.first_sequence) == (meta.journal_id, first)
+            require(own, "foreign", "the segment belongs to another place or journal")
             if chain and header.previous_hash != chain:
                 self.find("segment_chain", path, 0, "the segment does not continue the hash chain")
             before = header.previous_hash
@@ -177,7 +177,7 @@ class Verifier:
             self.find(kind, path, walk.offset, str(walk.problem))
         if footer:
             self._footer(meta, path, data, walk, first, directory)
-            self._sealed(meta, path, len(data), walk, first, before, directory, bodies)
+            self._sealed(meta, len(data), walk, first, before, directory, bodies)
         else:
             self.tail_first, self.directory = first, directory
         return walk.sequence, walk.chain_hash
@@ -194,8 +194,8 @@ class Verifier:
         at = max(len(data) - SEGMENT_TRAILER_BYTES, 0)
         try:
             trailer = unpack_trailer(bytes(data[at:]), len(data))
-            if (trailer.journal_id, trailer.first_sequence) != (meta.journal_id, first):
-                raise BadFrameError("footer", "the footer belongs to another segment")
+            own = (trailer.journal_id, trailer.first_sequence) == (meta.journal_id, first)
+            require(own, "footer", "the footer belongs to another segment")
         except BadFrameError as error:
             if not last:
                 self.find(f"segment_{error.reason}", path, at, str(error))
@@ -211,12 +211,9 @@ class Verifier:
             body.batch()
             walls, clocks = body.walls(), body.clocks()
             ranges = (int(walls.min()), int(walls.max()), int(clocks.max()))
-            if ranges != (
-                frame.header.wall_min_us,
-                frame.header.wall_max_us,
-                frame.header.clock_max,
-            ):
-                raise BadFrameError("body", "times in the header are not those of the events")
+            header = frame.header
+            wanted = (header.wall_min_us, header.wall_max_us, header.clock_max)
+            require(ranges == wanted, "body", "times in the header are not those of the events")
             bodies.append(body)
             self.keys.append(mix_keys(body.keys(0)))
         except BadFrameError as error:
@@ -235,7 +232,7 @@ class Verifier:
             )
 
     def _sealed(
-        self, meta: JournalMeta, path: Path, size: int, walk: Walk, first: int, before: bytes,
+        self, meta: JournalMeta, size: int, walk: Walk, first: int, before: bytes,
         directory: FrameDirectory, bodies: list[BodyReader],
     ) -> None:  # fmt: skip
         if not len(directory):
@@ -249,7 +246,7 @@ class Verifier:
                 max(directory.wall_maxs),
                 before,
                 walk.chain_hash,
-            )  # fmt: skip
+            )
         )
         index_path = self.layout.index(first)
         if not index_path.exists() or walk.problem is not None:
@@ -260,8 +257,7 @@ class Verifier:
             if self.deep:
                 rebuilt = build_index(first, bodies)
                 wanted = pack_index(rebuilt, meta.journal_id, walk.sequence, walk.chain_hash)
-                if bytes(data) != wanted:
-                    raise BadFrameError("body", "the index is not the one of these frames")
+                require(bytes(data) == wanted, "body", "the index is not the one of these frames")
         except (BadFrameError, HoldfastError) as error:
             self.find("index_damaged", index_path, 0, str(error))
 

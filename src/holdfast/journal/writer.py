@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import uuid_utils
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
@@ -176,8 +175,9 @@ class JournalWriter:
         try:
             files.remove(layout.meta.with_name("journal.meta.tmp"))
             if not layout.meta.exists() and not files.entries(layout.segments):
-                fresh = journal_id or uuid_utils.uuid7().bytes
-                create_meta(files, layout, fresh, self._clock.wall_us())
+                wall = self._clock.wall_us()
+                fresh = journal_id or self._ids.ids(1, wall).tobytes()
+                create_meta(files, layout, fresh, wall)
             loaded = load_log(files, layout)
             return LogCore(files, layout, self._clock, lock, loaded), loaded.report
         except BaseException:
@@ -281,17 +281,7 @@ class JournalWriter:
             self._core.check_usable()
             fresh = self._without_known(group)
             if fresh:
-                if self._core.tail_bytes >= self.settings.segment_bytes:
-                    self._jobs.put(self._core.roll())
-                placed = self._core.place([one.batch for one in fresh])
-                self._core.write(placed)
-                if self.settings.durability is not Durability.INTERVAL:
-                    self._core.sync()
-                for one, frame in zip(fresh, placed, strict=True):
-                    one.result = make_receipt(
-                        self._core.meta.journal_id, frame.header, frame.header_bytes
-                    )
-                    self._since_checkpoint += frame.header.frame_bytes
+                self._write(fresh)
         except Exception as error:  # noqa: BLE001 - every waiting producer must hear of it
             for one in group:
                 if one.result is None and one.error is None:
@@ -307,6 +297,18 @@ class JournalWriter:
         if self._since_checkpoint >= self.settings.checkpoint_bytes:
             self._since_checkpoint = 0
             self._jobs.put("checkpoint")
+
+    def _write(self, fresh: list[Ticket]) -> None:
+        """Give batches their place, write them and make them durable."""
+        if self._core.tail_bytes >= self.settings.segment_bytes:
+            self._jobs.put(self._core.roll())
+        placed = self._core.place([one.batch for one in fresh])
+        self._core.write(placed)
+        if self.settings.durability is not Durability.INTERVAL:
+            self._core.sync()
+        for one, frame in zip(fresh, placed, strict=True):
+            one.result = make_receipt(self._core.meta.journal_id, frame.header, frame.header_bytes)
+            self._since_checkpoint += frame.header.frame_bytes
 
     def _finish(self, group: list[Ticket]) -> None:
         """Wake those whose batch is done."""
@@ -446,9 +448,13 @@ class JournalWriter:
         """Write the index of a sealed segment, unless compaction has merged it meanwhile."""
         with self._upkeep_lock:
             if segment in self._core.sealed:
-                # Waiting now and then leaves the interpreter to the producers.
-                pause = lambda: self._stop.wait(0.001) and None  # noqa: E731
-                write_index(self._files, self.layout, self._core.meta.journal_id, segment, pause)
+                write_index(
+                    self._files, self.layout, self._core.meta.journal_id, segment, self._pause
+                )
+
+    def _pause(self) -> None:
+        """Leave the interpreter to the producers for a moment; not while closing."""
+        self._stop.wait(0.001)
 
     def checkpoint(self) -> bool:
         """Write the index checkpoint; False if one of a newer version is kept in its place."""

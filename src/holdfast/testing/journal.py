@@ -25,7 +25,7 @@ class FaultyFiles(Files):
     """Counts mutating calls and lets the k-th one fail.
 
     Modes: `before` (EIO, nothing happened), `after` (it happened, then EIO), `no_space` (ENOSPC,
-    nothing happened), `torn` (half a write happened, then ENOSPC), `short` (half a write, no error).
+    nothing happened), `torn` (half a write, then ENOSPC), `short` (half a write, no error).
     """
 
     MODES = ("before", "after", "no_space", "torn", "short")

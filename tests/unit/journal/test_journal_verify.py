@@ -4,7 +4,7 @@ import random
 import struct
 
 import pytest
-from conftest import ID, fill, open_writer, some
+from journal_support import ID, fill, open_writer, some
 
 from holdfast.journal import JournalReader, Query, check_receipt, verify_journal
 from holdfast.journal.frame import (
@@ -90,7 +90,7 @@ def test_an_event_hash_that_covers_only_the_payload_would_miss_these(root):
     with open_writer(root) as writer:
         for _ in range(5):
             # Equal payloads: only order and headers tell the frames apart.
-            writer.append([e for e in some(2)] if writer.accepted == 0 else _again(writer))
+            writer.append(some(2) if writer.accepted == 0 else _again(writer))
     path = next((root / "segments").glob("*.seg"))
     data = path.read_bytes()
     frames, rest = frames_of(data)

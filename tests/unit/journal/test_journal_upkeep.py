@@ -1,8 +1,8 @@
 """Holds, truncation and compaction: what goes, what stays, and that the chain still holds."""
 
 import pytest
-from conftest import fill, open_writer, some
-from test_open import answers
+from journal_support import fill, open_writer, some
+from test_journal_open import answers
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.journal import JournalReader, Position, Query, check_receipt, verify_journal

@@ -6,7 +6,7 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from conftest import fill, open_writer, some
+from journal_support import fill, open_writer, some
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.journal import (

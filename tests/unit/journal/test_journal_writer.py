@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import fill, open_writer, some
+from journal_support import fill, open_writer, some
 
 from holdfast.errors import (
     CommitUnknownError,

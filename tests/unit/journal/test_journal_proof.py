@@ -1,11 +1,12 @@
 """Receipts and event proofs hold without the journal's index, and nothing forged holds."""
 
 import random
+from itertools import pairwise
 
 import pyarrow as pa
 import pytest
 from blake3 import blake3
-from conftest import fill, open_writer, some
+from journal_support import fill, open_writer, some
 
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
 from holdfast.journal import (
@@ -200,7 +201,7 @@ def test_a_forged_receipt_is_refused(receipts):
 
 def test_receipts_link_to_a_chain(receipts):
     """The chain hash after one append is the one before the next."""
-    for one, following in zip(receipts, receipts[1:], strict=False):
+    for one, following in pairwise(receipts):
         assert one.chain_after == following.chain_before
 
 

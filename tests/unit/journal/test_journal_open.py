@@ -5,7 +5,7 @@ import shutil
 import struct
 
 import pytest
-from conftest import fill, open_writer, some
+from journal_support import fill, open_writer, some
 
 from holdfast.errors import CorruptionError, IncompatibleError, NotFoundError, RefusedError
 from holdfast.journal import (

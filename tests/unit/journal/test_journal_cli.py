@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import fill
+from journal_support import fill
 from typer.testing import CliRunner
 
 from holdfast.journal import Receipt, check_receipt
