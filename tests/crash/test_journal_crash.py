@@ -33,7 +33,7 @@ from holdfast.testing.journal import FaultyFiles, PowerCutFiles
 HERE = Path(__file__).parent
 ENV = {**os.environ, "PYTHONPATH": f"{HERE.parents[1] / 'src'}{os.pathsep}{HERE}"}
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
-ALL = sorted(point for point in points.POINTS if point.startswith("journal."))
+ALL = sorted(point for point in points.POINTS if point.startswith("journal_"))
 
 
 def child(root, batches, point="", occurrence=1):
@@ -90,7 +90,7 @@ def test_the_script_reaches_every_point(tmp_path):
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     reached = set(out.splitlines()[-1].split()[1:])
-    assert set(ALL) - reached <= {"journal.open.after_cut", "journal.open.after_sync"}
+    assert set(ALL) - reached <= {"journal_open.after_cut", "journal_open.after_sync"}
 
 
 @pytest.mark.parametrize("occurrence", [1, 4] if not SOAK else range(1, 12))
@@ -98,7 +98,7 @@ def test_the_script_reaches_every_point(tmp_path):
 def test_dying_at_every_point_loses_nothing_acknowledged(tmp_path, point, occurrence):
     """Die hard at a point; the survivors are whole, and a second run goes on to the end."""
     root = tmp_path / "j"
-    if point.startswith("journal.open."):
+    if point.startswith("journal_open."):
         process = child(root, 4)
         out, err = process.communicate(timeout=60)
         acks = acknowledged(out)

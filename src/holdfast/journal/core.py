@@ -107,10 +107,10 @@ class LogCore:
             try:
                 if loaded.torn_offset is not None:
                     self.files.cut(fd, last.path, loaded.torn_offset)
-                    reach("journal.open.after_cut")
+                    reach("journal_open.after_cut")
                 self._rewrite(fd, last, loaded.durable)
                 self.files.sync(fd, last.path)
-                reach("journal.open.after_sync")
+                reach("journal_open.after_sync")
             except BaseException:
                 os.close(fd)
                 raise
@@ -203,13 +203,13 @@ class LogCore:
         tail = self.tail
         start = tail.end_offset
         parts = [p for f in placed for p in (f.header_bytes, f.batch.body, f.trailer)]
-        reach("journal.append.before_write")
+        reach("journal_append.before_write")
         try:
             self.files.write_at(self._descriptor(), tail.path, parts, start)
         except HoldfastError as error:
             self._undo(start, error)
             raise
-        reach("journal.append.after_write")
+        reach("journal_append.after_write")
         for frame in placed:
             number = len(tail.directory())
             tail.add(frame.header, frame.chain_hash)
@@ -240,10 +240,10 @@ class LogCore:
             self.files.sync_data(self._descriptor(), self.tail.path)
         except HoldfastError as error:
             raise self.fail(error) from error
-        reach("journal.append.after_sync")
+        reach("journal_append.after_sync")
         self.durable = accepted
         self._publish_mark()
-        reach("journal.append.after_publish")
+        reach("journal_append.after_publish")
 
     def fail(self, error: HoldfastError) -> CommitUnknownError:
         """Poison the core: what the disk holds is unknown from here on."""
@@ -313,16 +313,16 @@ class LogCore:
             self.meta.journal_id, tail.first_sequence, tail.next_sequence, at, tail.chain_hash,
             tail.directory().pack(),
         )  # fmt: skip
-        reach("journal.roll.before_footer")
+        reach("journal_roll.before_footer")
         try:
             self.files.write_at(fd, tail.path, [footer], at)
         except HoldfastError as error:
             self._undo(at, error)
             raise
-        reach("journal.roll.after_footer_write")
+        reach("journal_roll.after_footer_write")
         try:
             self.files.sync(fd, tail.path)
-            reach("journal.roll.after_footer_sync")
+            reach("journal_roll.after_footer_sync")
             self.durable = tail.next_sequence
             self._publish_mark()
             self._fd = None

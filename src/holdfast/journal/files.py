@@ -166,13 +166,13 @@ class Files:
         fd = self.create(temporary)
         try:
             self.write_at(fd, temporary, parts, 0)
-            reach("journal.replace.after_write")
+            reach("journal_replace.after_write")
             self.sync(fd, temporary)
         finally:
             os.close(fd)
-        reach("journal.replace.before_rename")
+        reach("journal_replace.before_rename")
         self.rename(temporary, path)
-        reach("journal.replace.after_rename")
+        reach("journal_replace.after_rename")
         self.sync_directory(path.parent)
 
     def read(self, path: Path, bytes_max: int) -> bytes:

@@ -54,7 +54,7 @@ def corrupt(path: Path, offset: int, error: BadFrameError, **facts: object) -> C
     """A typed error that names file and offset."""
     return CorruptionError(
         f"journal segment is damaged: {error.detail or error.reason}",
-        kind=f"segment_{error.reason}", path=path, offset=offset, **facts,
+        kind="segment_damaged", reason=error.reason, path=path, offset=offset, **facts,
         remedy="run `holdfast journal verify` for all findings; restore the file from a copy",
     )  # fmt: skip
 

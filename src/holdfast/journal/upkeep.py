@@ -207,12 +207,12 @@ def truncate_log(files: Files, layout: Layout, view: View, plan: TruncateReport)
         view.meta.journal_id, view.meta.created_us, plan.base_sequence, plan.base_hash
     )
     files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
-    reach("journal.truncate.after_meta")
+    reach("journal_truncate.after_meta")
     for number, first in enumerate(plan.segments):
         files.remove(layout.segment(first))
         files.remove(layout.index(first))
         if number == 0:
-            reach("journal.truncate.after_first_delete")
+            reach("journal_truncate.after_first_delete")
     files.sync_directory(layout.segments)
     return meta
 
@@ -280,12 +280,12 @@ def _merge(
     files.remove(layout.index(group[0].first_sequence))
     files.sync_directory(layout.segments)
     files.replace(layout.segment(group[0].first_sequence), [*parts, footer])
-    reach("journal.compact.after_rename")
+    reach("journal_compact.after_rename")
     for number, segment in enumerate(group[1:]):
         files.remove(segment.path)
         files.remove(layout.index(segment.first_sequence))
         if number == 0:
-            reach("journal.compact.after_first_delete")
+            reach("journal_compact.after_first_delete")
     files.sync_directory(layout.segments)
     summary = SegmentSummary(
         group[0].first_sequence, last.next_sequence, at + len(footer),
