@@ -130,7 +130,7 @@ def _check_offsets(offsets: np.ndarray[Any, Any], data_bytes: int) -> None:
 class BodyReader:
     """Columns of one body, decoded on demand and checked as they are."""
 
-    __slots__ = ("_body", "_buffer", "_spans", "header")
+    __slots__ = ("_body", "_buffer", "_spans", "_texts", "header")
 
     def __init__(self, body: memoryview, header: FrameHeader) -> None:
         """Check the directory; nothing else is read yet."""
@@ -138,6 +138,7 @@ class BodyReader:
         self.header = header
         self._spans = spans(body, header.count, header.payload_kind)
         self._buffer: Any = pa.py_buffer(body)
+        self._texts: dict[int, Any] = {}
 
     def _numpy(self, index: int, dtype: str) -> np.ndarray[Any, Any]:
         at, length = self._spans[index]
@@ -179,6 +180,8 @@ class BodyReader:
 
     def text_values(self, base: int) -> Any:
         """The texts of entity (5), scope (8) or kind (11), checked. One may occur twice."""
+        if base in self._texts:
+            return self._texts[base]
         offsets = self._numpy(base + 1, "<i4")
         _check_offsets(offsets, self._spans[base + 2][1])
         array = pa.Array.from_buffers(
@@ -188,6 +191,7 @@ class BodyReader:
             array.validate(full=True)
         except pa.ArrowInvalid as error:
             raise BadFrameError("body", "text is not UTF-8") from error
+        self._texts[base] = array
         return array
 
     def codes(self, base: int, values: int) -> np.ndarray[Any, Any]:
@@ -277,8 +281,16 @@ def decode_columns(buffer: Any, count: int) -> Any:
         with pa.ipc.open_stream(buffer) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)
+        array = batch.to_struct_array()
+        _names(array.type)
     except (pa.ArrowException, OSError, StopIteration, ValueError) as error:
         raise BadFrameError("body", f"typed columns do not decode: {error}") from error
-    if batch.num_rows != count:
+    if len(array) != count:
         raise BadFrameError("body", "typed columns have another number of rows")
-    return batch.to_struct_array()
+    return array
+
+
+def _names(kind: Any) -> list[str]:
+    """Names of fields at any depth. Arrow does not check that they are UTF-8; reading them does."""
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    return [name for field in fields for name in (field.name, *_names(field.type))]

@@ -276,7 +276,7 @@ class LogCore:
         Raises:
             ConflictError: Some of the ids are taken, or the same ids came with other content.
         """
-        mixed = mix_keys(batch.ids)
+        mixed = np.sort(mix_keys(batch.ids))
         if not any(len(s.find_ids(mixed)[0]) for s in (*self.sealed, self.tail)):
             return None
         which, sequences = self.find(batch.ids[:1])

@@ -92,9 +92,7 @@ class SegmentIndex:
 
     def find_ids(self, keys: Array) -> tuple[Array, Array]:
         """Candidates for mixed keys: (which key, sequence), every one to be compared."""
-        low = np.searchsorted(self.id_keys, keys, side="left")
-        high = np.searchsorted(self.id_keys, keys, side="right")
-        return expand(low, high, self.id_rows, self.first_sequence)
+        return probe(self.id_keys, keys, self.id_rows, self.first_sequence)
 
     def find_correlation(self, key: Array) -> Array:
         """Numbers of the frames that may hold a correlation id."""
@@ -109,6 +107,19 @@ class SegmentIndex:
             text = self.texts[name]
             found += [text.offsets, text.data, text.starts, text.frames]
         return found
+
+
+def probe(run: Array, keys: Array, rows: Array, first: int) -> tuple[Array, Array]:
+    """Look keys up in a sorted run: (query number, sequence). Fastest when the keys are sorted."""
+    if not len(run):
+        return np.empty(0, "<i8"), np.empty(0, "<u8")
+    low = run.searchsorted(keys)
+    hits = np.flatnonzero(run[np.minimum(low, len(run) - 1)] == keys)
+    if not len(hits):
+        return hits, hits.astype("<u8")
+    high = run.searchsorted(keys[hits], side="right")
+    which, sequences = expand(low[hits], high, rows, first)
+    return hits[which], sequences
 
 
 def expand(low: Array, high: Array, rows: Array, first: int) -> tuple[Array, Array]:
@@ -236,11 +247,7 @@ class IdRuns:
 
     def find(self, mixed: Array) -> tuple[Array, Array]:
         """Candidates for mixed keys: (which key, sequence)."""
-        parts = [
-            expand(np.searchsorted(k, mixed, "left"), np.searchsorted(k, mixed, "right"), rows, 0)
-            for level in self._runs
-            for k, rows in level
-        ]
+        parts = [probe(run, mixed, rows, 0) for level in self._runs for run, rows in level]
         if not parts:
             return np.empty(0, "<i8"), np.empty(0, "<u8")
         return np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts])
