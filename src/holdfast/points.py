@@ -47,6 +47,22 @@ POINTS = frozenset(
         "epoch.after_publish",
         "unpin.before_delete",
         "unpin.after_delete",
+        "journal_append.after_publish",
+        "journal_append.after_sync",
+        "journal_append.after_write",
+        "journal_append.before_write",
+        "journal_compact.after_first_delete",
+        "journal_compact.after_rename",
+        "journal_open.after_cut",
+        "journal_open.after_sync",
+        "journal_replace.after_rename",
+        "journal_replace.after_write",
+        "journal_replace.before_rename",
+        "journal_roll.after_footer_sync",
+        "journal_roll.after_footer_write",
+        "journal_roll.before_footer",
+        "journal_truncate.after_first_delete",
+        "journal_truncate.after_meta",
     }
 )
 

@@ -1,0 +1,286 @@
+"""The journal's only I/O: a thin, typed layer over the operating system's calls.
+
+Every call that changes something goes through `Files._do`, so a test can fail the k-th one
+before or after it took effect, write short, or record what a power cut would leave.
+
+Invariants:
+- No symlink is ever followed at the last component of a path.
+- `replace` is atomic and durable: temporary name, fsync, rename, fsync of the directory.
+- An fsync that failed is never tried again here: what it left behind is unknown.
+- Every failure is a `HoldfastError`.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import (
+    ConflictError,
+    CorruptionError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
+from holdfast.points import reach
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+Data = bytes | bytearray | memoryview
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def storage_error(error: OSError, operation: str, path: Path) -> Exception:
+    """Make a typed error of an OSError."""
+    facts: dict[str, Any] = {"operation": operation, "path": path, "errno": error.errno}
+    if error.errno == errno.ENOENT:
+        return NotFoundError("file is missing", kind="file_missing", **facts)
+    if error.errno in (errno.ELOOP, errno.EMLINK):
+        return RefusedError(
+            "symbolic link refused", kind="symlink", **facts,
+            remedy="put the real file there; the journal follows no links",
+        )  # fmt: skip
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageError(
+            "the disk is full", kind="no_space", retryable=True, **facts,
+            remedy="free some space (`journal info` shows what the journal uses), then try again",
+        )  # fmt: skip
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return StorageError(
+            "access denied", kind="denied", **facts, remedy="check owner and mode of the path"
+        )
+    return StorageError(
+        f"{operation} failed: {error.strerror}", kind="io", **facts,
+        remedy="check the disk and the kernel's log",
+    )  # fmt: skip
+
+
+class Files:
+    """Operating system calls on the journal's directory."""
+
+    def _do(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
+        """Run one mutating call. Tests override this."""
+        try:
+            return call(*args)
+        except OSError as error:
+            raise storage_error(error, operation, path) from error
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory and its parents, each made durable in its parent."""
+        if path.is_symlink():
+            raise storage_error(OSError(errno.ELOOP, "symlink"), "mkdir", path)
+        if path.is_dir():
+            return
+        if path.parent != path:
+            self.make_directory(path.parent)
+        self._do("mkdir", path, lambda: os.makedirs(path, exist_ok=True))
+        self.sync_directory(path.parent)
+
+    def create(self, path: Path) -> int:
+        """A new file for writing; an existing one is refused."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        return int(self._do("create", path, os.open, path, flags, 0o644))
+
+    def open_write(self, path: Path) -> int:
+        """An existing file for writing."""
+        return self._open(path, os.O_RDWR)
+
+    def open_read(self, path: Path) -> int:
+        """An existing file for reading."""
+        return self._open(path, os.O_RDONLY)
+
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            raise storage_error(error, "open", path) from error
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise RefusedError("not a regular file", kind="not_a_file", path=path)
+        return fd
+
+    def write_at(self, fd: int, path: Path, parts: Sequence[Data], offset: int) -> int:
+        """Write all parts, one after another, at an offset; returns the bytes written."""
+        views = [memoryview(part).cast("B") for part in parts if len(part)]
+        total = sum(len(view) for view in views)
+        done = 0
+        while done < total:
+            wrote = int(self._do("write", path, os.pwritev, fd, views[:512], offset + done))
+            done += wrote
+            while views and wrote >= len(views[0]):
+                wrote -= len(views.pop(0))
+            if wrote:
+                views[0] = views[0][wrote:]
+        return total
+
+    def sync(self, fd: int, path: Path) -> None:
+        """Make the file's bytes durable. Never call it again after it failed."""
+        self._do("fsync", path, os.fsync, fd)
+
+    def sync_data(self, fd: int, path: Path) -> None:
+        """Make bytes and length durable, but no times. Never call it again after it failed."""
+        self._do("fdatasync", path, os.fdatasync, fd)
+
+    def cut(self, fd: int, path: Path, size: int) -> None:
+        """Shorten a file."""
+        self._do("truncate", path, os.ftruncate, fd, size)
+
+    def sync_directory(self, path: Path) -> None:
+        """Make the names in a directory durable."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise storage_error(error, "open", path) from error
+        try:
+            self._do("fsync_directory", path, os.fsync, fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file its final name. Durable after `sync_directory`."""
+        self._do("rename", target, os.rename, source, target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file; an absent one is fine."""
+        try:
+            self._do("unlink", path, os.unlink, path)
+        except NotFoundError:
+            return
+
+    def close(self, fd: int) -> None:
+        """Close a descriptor; nothing is expected of it."""
+        os.close(fd)
+
+    def replace(self, path: Path, parts: Sequence[Data]) -> None:
+        """Write a whole file atomically and durably. A symlink in its place is refused."""
+        if path.is_symlink():
+            raise storage_error(OSError(errno.ELOOP, "symlink"), "replace", path)
+        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+        self.remove(temporary)
+        fd = self.create(temporary)
+        try:
+            self.write_at(fd, temporary, parts, 0)
+            reach("journal_replace.after_write")
+            self.sync(fd, temporary)
+        finally:
+            os.close(fd)
+        reach("journal_replace.before_rename")
+        self.rename(temporary, path)
+        reach("journal_replace.after_rename")
+        self.sync_directory(path.parent)
+
+    def read(self, path: Path, bytes_max: int) -> bytes:
+        """A whole small file; a larger one than expected is damage."""
+        fd = self.open_read(path)
+        try:
+            size = os.fstat(fd).st_size
+            if size > bytes_max:
+                raise CorruptionError(
+                    "file is larger than it can be", kind="too_large", path=path, bytes=size
+                )
+            return self.read_at(fd, path, 0, size)
+        finally:
+            os.close(fd)
+
+    def read_at(self, fd: int, path: Path, offset: int, length: int) -> bytes:
+        """Bytes from an offset; fewer only at the end of the file."""
+        parts = []
+        while length > 0:
+            try:
+                data = os.pread(fd, min(length, 1 << 30), offset)
+            except OSError as error:
+                raise storage_error(error, "read", path) from error
+            if not data:
+                break
+            parts.append(data)
+            offset += len(data)
+            length -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def size(self, fd: int) -> int:
+        """The file's length."""
+        return os.fstat(fd).st_size
+
+    def map(self, path: Path, *, whole: bool = False) -> memoryview:
+        """A read-only mapping of an immutable file; lives as long as something refers to it.
+
+        `whole` says that all of it will be read: its pages are brought in at once.
+        """
+        fd = self.open_read(path)
+        try:
+            if os.fstat(fd).st_size == 0:
+                return memoryview(b"")
+            flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if whole else 0)
+            return memoryview(mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ))
+        except OSError as error:
+            raise storage_error(error, "mmap", path) from error
+        finally:
+            os.close(fd)
+
+    def entries(self, path: Path) -> dict[str, int]:
+        """Names and sizes of the regular files in a directory; a symlink is refused."""
+        found = {}
+        try:
+            with os.scandir(path) as listing:
+                for entry in listing:
+                    if entry.is_symlink():
+                        raise storage_error(
+                            OSError(errno.ELOOP, "symlink"), "list", path / entry.name
+                        )
+                    if entry.is_file(follow_symlinks=False):
+                        found[entry.name] = entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise storage_error(error, "list", path) from error
+        return found
+
+
+class WriterLock:
+    """One writer per journal: an flock that the kernel lets go when the process ends."""
+
+    def __init__(self, files: Files, path: Path, owner: str) -> None:
+        """Take the lock or say who has it."""
+        self.path = path
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            self._fd = os.open(path, flags, 0o644)
+        except OSError as error:
+            raise storage_error(error, "lock", path) from error
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = files.read_at(self._fd, path, 0, 200).decode(errors="replace").strip()
+            os.close(self._fd)
+            raise ConflictError(
+                "another writer has this journal open", kind="journal_locked", path=path,
+                holder=holder or "unknown",
+                remedy="stop that process, or let it do the appending; readers need no lock",
+            ) from error  # fmt: skip
+        self.pid = os.getpid()
+        os.ftruncate(self._fd, 0)
+        os.pwrite(self._fd, f"pid={self.pid} {owner}\n".encode(), 0)
+        self._identity = self._inode(os.fstat(self._fd))
+
+    @staticmethod
+    def _inode(found: os.stat_result) -> tuple[int, int]:
+        return found.st_dev, found.st_ino
+
+    def held(self) -> bool:
+        """Whether this process still owns the journal: no fork, and the lock file is the same."""
+        if os.getpid() != self.pid:
+            return False
+        try:
+            return self._inode(os.stat(self.path, follow_symlinks=False)) == self._identity
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Let others in."""
+        os.close(self._fd)

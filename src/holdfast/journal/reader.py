@@ -1,0 +1,180 @@
+"""The reader: any number of them, in any process, beside a live writer. It never writes.
+
+Invariants:
+- A reader shows only what is known to be durable: by the writer's mark, by an index checkpoint, or
+  by what later frames say. After a power cut the last batches may stay hidden until a writer has
+  opened the journal and made them durable.
+- Opening and refreshing change nothing on disk: no repair, no lock, no index.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import NotFoundError
+from holdfast.journal.blob_format import CURSOR_MAGIC
+from holdfast.journal.files import Files
+from holdfast.journal.layout import Layout
+from holdfast.journal.loading import LoadedLog, load_log, read_mark, read_meta
+from holdfast.journal.query import Query, QueryResult, View
+from holdfast.journal.upkeep import load_position, store_position
+from holdfast.journal.walk import Walk, walk_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+    from holdfast.journal.model import OpenReport, Position
+
+LOAD_ATTEMPTS = 5
+
+
+class JournalReader:
+    """A journal opened for reading."""
+
+    def __init__(
+        self, root: str | Path, *, files: Files | None = None, clock: Clock | None = None
+    ) -> None:
+        """Open; raises `NotFoundError` where there is no journal."""
+        self.layout = Layout(Path(root))
+        self._files = files or Files()
+        self.clock = clock or SystemClock()
+        self._log = self._load()
+
+    @property
+    def report(self) -> OpenReport:
+        """How the journal was opened, and why so."""
+        return self._log.report
+
+    def _load(self) -> LoadedLog:
+        for attempt in range(LOAD_ATTEMPTS):
+            try:
+                return load_log(self._files, self.layout)
+            except NotFoundError as error:
+                # A writer truncated or compacted between our listing and our opening.
+                if error.kind != "file_missing" or attempt == LOAD_ATTEMPTS - 1:
+                    raise
+        raise NotFoundError("the journal kept changing while it was opened", path=self.layout.root)
+
+    def refresh(self) -> int:
+        """Take notice of what was appended, truncated or compacted; returns `visible`."""
+        log = self._log
+        tail = log.tail
+        changed = read_meta(self._files, self.layout) != log.meta
+        if tail is None or changed or not self._same_files():
+            self._log = self._load()
+            return self.view().visible
+        durable = read_mark(self._files, self.layout, log.meta.journal_id)
+        walk = Walk(log.meta.journal_id, tail.end_offset, tail.next_sequence, tail.chain_hash)
+        fd = self._files.open_read(tail.path)
+        try:
+            read = lambda at, length: self._files.read_at(fd, tail.path, at, length)  # noqa: E731
+            for _, frame in walk_frames(read, walk, self._files.size(fd)):
+                tail.add(frame.header, frame.chain_hash)
+        finally:
+            self._files.close(fd)
+        log.durable = min(max(log.durable, durable, walk.durable), tail.next_sequence)
+        return log.durable
+
+    def _same_files(self) -> bool:
+        """Whether the tail is still the last segment and no sealed one was merged away."""
+        names = self._files.entries(self.layout.segments)
+        known = {s.path.name: s.summary.file_bytes for s in self._log.sealed}
+        actual = {name: size for name, size in names.items() if name.endswith(".seg")}
+        if self._log.tail is not None:
+            actual.pop(self._log.tail.path.name, None)
+        return actual == known
+
+    def view(self) -> View:
+        """A snapshot of what is visible, for queries."""
+        log = self._log
+        segments = (*log.sealed, log.tail) if log.tail is not None else tuple(log.sealed)
+        return View(log.meta, segments, max(log.durable, log.meta.base_sequence))
+
+    def query(self, query: Query) -> QueryResult:
+        """Answer a query on a fresh view; a journal compacted meanwhile is opened again."""
+        self.refresh()
+        try:
+            return self.view().query(query)
+        except NotFoundError:
+            self._log = self._load()
+            return self.view().query(query)
+
+    def follow(
+        self, start: Position | None = None, *, timeout_ms: int | None = None, poll_ms: int = 50
+    ) -> Iterator[tuple[Any, Position]]:
+        """Yield every batch from a position on, with the position behind it; waits for more.
+
+        Args:
+            start: Where to begin; the journal's base if None. Checked against the chain hash.
+            timeout_ms: End after so long without a new batch; None waits for ever.
+            poll_ms: Time between looks.
+        """
+        self.refresh()
+        view = self.view()
+        at = view.check_position(start) if start is not None else view.position(view.base_sequence)
+        idle = 0
+        while True:
+            view = self.view()
+            at = view.check_position(at)
+            if at.sequence < view.visible:
+                idle = 0
+                for batch in view.scan(at.sequence):
+                    at = view.position(batch.column(0)[-1].as_py() + 1)
+                    yield batch, at
+            elif timeout_ms is not None and idle >= timeout_ms:
+                return
+            else:
+                self.clock.sleep_ms(poll_ms)
+                idle += poll_ms
+            self.refresh()
+
+    def cursor(self, name: str) -> Cursor:
+        """A durable cursor: remembers under a name how far somebody has read."""
+        return Cursor(self, name, self._files, self.clock)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._log.sealed.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Cursor:
+    """A named, durable reading position. It belongs to its reader, not to the writer."""
+
+    def __init__(self, reader: JournalReader, name: str, files: Files, clock: Clock) -> None:
+        """A cursor of that name; it need not exist yet."""
+        self._reader = reader
+        self._files = files
+        self._clock = clock
+        self.path = reader.layout.cursor(name)
+
+    def position(self) -> Position | None:
+        """Where it stands; None if it was never set."""
+        try:
+            return load_position(self._files, self.path, CURSOR_MAGIC)
+        except NotFoundError:
+            return None
+
+    def commit(self, position: Position) -> None:
+        """Remember durably that everything before `position` is done with."""
+        self._reader.view().check_position(position)
+        store_position(self._files, self.path, CURSOR_MAGIC, position, self._clock.wall_us())
+
+    def follow(
+        self, *, timeout_ms: int | None = None, poll_ms: int = 50
+    ) -> Iterator[tuple[Any, Position]]:
+        """Go on behind the cursor. Commit the position of a batch once it is done with."""
+        return self._reader.follow(self.position(), timeout_ms=timeout_ms, poll_ms=poll_ms)

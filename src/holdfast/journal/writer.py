@@ -1,0 +1,583 @@
+"""The writer: one per journal, any number of producer threads.
+
+Producers encode and hash their batches in their own threads. Then one of them leads: it takes what
+is queued, writes it with one call, makes it durable with one fsync and wakes the others.
+
+Invariants:
+- One writer per journal: a second one gets a `ConflictError` that names the first.
+- An acknowledged append survives a power cut (except with `Durability.INTERVAL`, where
+  `wait_durable` is the acknowledgement).
+- Readers see an event only once it is durable: visible follows durable.
+- Indexes and checkpoints are made off the path of appends; losing them loses time, never events.
+"""
+
+from __future__ import annotations
+
+import queue
+import socket
+import threading
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import (
+    CommitUnknownError,
+    HoldfastError,
+    InternalError,
+    NotFoundError,
+    StorageError,
+)
+from holdfast.journal.batch import EventIds, PreparedBatch, RandomEventIds, prepare
+from holdfast.journal.blob_format import META_MAGIC, JournalMeta, pack_blob
+from holdfast.journal.core import LogCore
+from holdfast.journal.files import Files, WriterLock
+from holdfast.journal.frame import OVERHEAD_BYTES, genesis_hash
+from holdfast.journal.layout import Layout, index_first
+from holdfast.journal.loading import load_log
+from holdfast.journal.model import Durability, JournalSettings, OpenReport, Receipt, make_receipt
+from holdfast.journal.query import View
+from holdfast.journal.upkeep import (
+    HoldStore,
+    TruncateReport,
+    compact_segments,
+    plan_truncation,
+    truncate_log,
+    write_checkpoint,
+    write_index,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from holdfast.journal.model import Position
+    from holdfast.journal.segments import SealedSegment
+
+
+class Ticket:
+    """A batch on its way; `wait` gives its receipt."""
+
+    __slots__ = ("_changed", "batch", "done", "error", "gate", "result")
+
+    def __init__(self, batch: PreparedBatch, changed: threading.Condition) -> None:
+        """A batch that nobody has taken yet."""
+        self.batch = batch
+        self.done = False
+        self.error: Exception | None = None
+        self.result: Receipt | None = None
+        # Where an appending thread sleeps until its batch is done, or until it is to lead.
+        self.gate: threading.Lock | None = None
+        self._changed = changed
+
+    def wait(self, timeout_ms: int | None = None) -> Receipt | None:
+        """The receipt once the batch is as durable as was asked for; None after the timeout.
+
+        Raises:
+            HoldfastError: What `append` would have raised.
+        """
+        if not self.done:
+            timeout = None if timeout_ms is None else timeout_ms / 1_000
+            with self._changed:
+                if not self._changed.wait_for(lambda: self.done, timeout):
+                    return None
+        return self.receipt()
+
+    def receipt(self) -> Receipt:
+        """The result of a batch that is done."""
+        if self.error is not None:
+            raise self.error
+        if self.result is None:
+            raise InternalError("an append ended without a result")
+        return self.result
+
+
+def create_meta(files: Files, layout: Layout, journal_id: bytes, wall_us: int) -> None:
+    """Begin a new journal."""
+    meta = JournalMeta(journal_id, wall_us, 0, genesis_hash(journal_id))
+    files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
+
+
+class JournalWriter:
+    """An open journal that can be appended to. Use it as a context manager."""
+
+    def __init__(
+        self,
+        root: str | Path,
+        settings: JournalSettings | None = None,
+        *,
+        clock: Clock | None = None,
+        ids: EventIds | None = None,
+        files: Files | None = None,
+        journal_id: bytes | None = None,
+        create: bool = True,
+    ) -> None:
+        """Open a journal for writing, recovering it if need be.
+
+        Args:
+            root: The journal's directory on a local disk.
+            settings: How to write.
+            clock: Wall time of frames.
+            ids: Ids of events that come without one.
+            files: The operating system; tests give one that fails.
+            journal_id: The 16 bytes of a new journal's id; random if left out.
+            create: Whether to begin a new journal where there is none.
+
+        Raises:
+            ConflictError: Another writer has it open.
+            CorruptionError: Acknowledged data is damaged; nothing was changed.
+        """
+        self.settings = settings or JournalSettings()
+        self.layout = Layout(Path(root))
+        self._clock = clock or SystemClock()
+        self._ids = ids or RandomEventIds()
+        self._files = files or Files()
+        self._changed = threading.Condition()
+        # Derived files have one maker at a time. Taken before leadership, never inside it.
+        self._upkeep_lock = threading.Lock()
+        self._queue: deque[Ticket] = deque()
+        self._leading = False
+        self._wanted = 0
+        self._committer: threading.Thread | None = None
+        self._closed = False
+        self._since_checkpoint = 0
+        self.index_failures: list[str] = []
+        self._core, self.report = self._open(journal_id, create=create)
+        self._durable = self._core.durable
+        self._stop = threading.Event()
+        self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
+        self._threads = [threading.Thread(target=self._upkeep, name="holdfast-journal-upkeep")]
+        if self.settings.durability is Durability.INTERVAL:
+            self._threads.append(
+                threading.Thread(target=self._ticker, name="holdfast-journal-sync")
+            )
+        for thread in self._threads:
+            thread.daemon = True
+            thread.start()
+        names = self._files.entries(self.layout.segments)
+        present = {index_first(name) for name in names}
+        for segment in self._core.sealed:
+            if segment.first_sequence not in present:
+                self._jobs.put(segment)
+
+    def _open(self, journal_id: bytes | None, *, create: bool) -> tuple[LogCore, OpenReport]:
+        files, layout = self._files, self.layout
+        if not create and not layout.meta.exists():
+            raise NotFoundError(
+                "there is no journal here", kind="journal_missing", path=layout.root,
+                remedy="check the path, or let it be created",
+            )  # fmt: skip
+        files.make_directory(layout.root)
+        files.make_directory(layout.segments)
+        lock = WriterLock(files, layout.lock, f"host={socket.gethostname()}")
+        try:
+            files.remove(layout.meta.with_name("journal.meta.tmp"))
+            if not layout.meta.exists() and not files.entries(layout.segments):
+                wall = self._clock.wall_us()
+                fresh = journal_id or self._ids.ids(1, wall).tobytes()
+                create_meta(files, layout, fresh, wall)
+            loaded = load_log(files, layout)
+            return LogCore(files, layout, self._clock, lock, loaded), loaded.report
+        except BaseException:
+            lock.release()
+            raise
+
+    # ---- appending -----------------------------------------------------------------------
+
+    def append(self, batch: Any) -> Receipt:
+        """Append a batch whole or not at all; returns once it is as durable as was asked for.
+
+        Args:
+            batch: An Arrow record batch or table, or a sequence of `Event`s.
+
+        Raises:
+            InvalidInputError: The batch can never be appended.
+            ConflictError: An id was used before for something else.
+            CommitUnknownError: An fsync failed. Reopen, append again with the same ids.
+            StorageError: Nothing was appended; `retryable` says whether to try again.
+        """
+        ticket = self._prepare(batch)
+        with self._changed:
+            self._check_open()
+            self._queue.append(ticket)
+            lead = not self._leading
+            if lead:
+                self._leading = True
+            else:
+                ticket.gate = threading.Lock()
+                ticket.gate.acquire()
+        if ticket.gate is not None:
+            ticket.gate.acquire()
+        if not ticket.done:
+            self._lead(ticket)
+        return ticket.receipt()
+
+    def submit(self, batch: Any) -> Ticket:
+        """Append without waiting: a thread of the writer commits what was submitted, in groups.
+
+        A single producer can so encode its next batch while the disk works on the last one. Keep
+        the number of tickets that are not done within bounds: they hold their batches in memory.
+        """
+        ticket = self._prepare(batch)
+        with self._changed:
+            self._check_open()
+            self._queue.append(ticket)
+            if self._committer is None:
+                self._committer = threading.Thread(
+                    target=self._commit_submitted, name="holdfast-journal-commit", daemon=True
+                )
+                self._committer.start()
+            if not self._leading:
+                self._changed.notify_all()
+        return ticket
+
+    def _prepare(self, batch: Any) -> Ticket:
+        return Ticket(prepare(batch, self._ids, self._clock.wall_us()), self._changed)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError(
+                "the journal is closed", kind="journal_closed", remedy="open it again"
+            )
+
+    def _commit_submitted(self) -> None:
+        while True:
+            with self._changed:
+                while self._leading or not self._queue:
+                    if self._closed and not self._queue:
+                        return
+                    self._changed.wait()
+                self._leading = True
+            try:
+                self._round()
+            finally:
+                self._hand_over()
+
+    def _hand_over(self) -> None:
+        """End one's leadership: wake the thread of the next batch, or whoever else waits."""
+        with self._changed:
+            self._durable = self._core.durable
+            following = self._queue[0] if self._queue else None
+            if following is not None and following.gate is not None and not self._wanted:
+                # Leadership passes on directly; nobody else needs to wake up for it.
+                following.gate.release()
+                return
+            self._leading = False
+            self._changed.notify_all()
+
+    def _lead(self, own: Ticket) -> None:
+        try:
+            while not own.done:
+                self._round()
+        finally:
+            self._hand_over()
+
+    def _round(self) -> None:
+        """One group: take, place, write, make durable, acknowledge."""
+        group = self._take()
+        try:
+            self._core.check_usable()
+            fresh = self._without_known(group)
+            if fresh:
+                self._write(fresh)
+        except Exception as error:  # noqa: BLE001 - every waiting producer must hear of it
+            for one in group:
+                if one.result is None and one.error is None:
+                    one.error = error
+        except BaseException:
+            broken = InternalError("the thread that wrote for this group was interrupted")
+            self._core.poison = self._core.poison or broken
+            for one in group:
+                one.error = one.error or broken
+            self._finish(group)
+            raise
+        self._finish(group)
+        if self._since_checkpoint >= self.settings.checkpoint_bytes:
+            self._since_checkpoint = 0
+            self._jobs.put("checkpoint")
+
+    def _write(self, fresh: list[Ticket]) -> None:
+        """Give batches their place, write them and make them durable."""
+        if self._core.tail_bytes >= self.settings.segment_bytes:
+            self._jobs.put(self._core.roll())
+        placed = self._core.place([one.batch for one in fresh])
+        self._core.write(placed)
+        if self.settings.durability is not Durability.INTERVAL:
+            self._core.sync()
+        for one, frame in zip(fresh, placed, strict=True):
+            one.result = make_receipt(self._core.meta.journal_id, frame.header, frame.header_bytes)
+            self._since_checkpoint += frame.header.frame_bytes
+
+    def _finish(self, group: list[Ticket]) -> None:
+        """Wake those whose batch is done."""
+        with self._changed:
+            self._durable = self._core.durable
+            for one in group:
+                one.done = True
+            self._changed.notify_all()
+        for one in group:
+            if one.gate is not None and one.gate.locked():
+                one.gate.release()
+
+    def _take(self) -> list[Ticket]:
+        """The next group: one batch, or what fits, but no id twice in a group."""
+        group: list[Ticket] = []
+        taken = 0
+        given: list[np.ndarray[Any, Any]] = []
+        with self._changed:
+            while self._queue:
+                batch = self._queue[0].batch
+                if group and taken + len(batch.body) > self.settings.group_bytes_max:
+                    break
+                if batch.ids_given:
+                    ids = batch.ids.view("V16").ravel()
+                    if given and np.isin(ids, np.concatenate(given)).any():
+                        break
+                    given.append(ids)
+                group.append(self._queue.popleft())
+                taken += len(batch.body) + OVERHEAD_BYTES
+                if self.settings.durability is Durability.BATCH:
+                    break
+        return group
+
+    def _without_known(self, group: list[Ticket]) -> list[Ticket]:
+        fresh = []
+        for one in group:
+            if one.batch.ids_given:
+                try:
+                    one.result = self._core.first_result(one.batch)
+                except HoldfastError as error:
+                    one.error = error
+            if one.result is None and one.error is None:
+                fresh.append(one)
+        return fresh
+
+    # ---- positions -----------------------------------------------------------------------
+
+    @property
+    def accepted(self) -> int:
+        """All events before this sequence were written; a power cut may still take some."""
+        return self._core.next_sequence
+
+    @property
+    def durable(self) -> int:
+        """All events before this sequence survive a power cut."""
+        return self._durable
+
+    @property
+    def visible(self) -> int:
+        """All events before this sequence are shown to readers. Never ahead of `durable`."""
+        return self._durable
+
+    def wait_accepted(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are accepted; False after the timeout."""
+        return self._wait(lambda: self.accepted >= sequence, timeout_ms)
+
+    def wait_durable(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are durable; False after the timeout.
+
+        Raises:
+            CommitUnknownError: The writer failed, so that it can never be known.
+        """
+        return self._wait(lambda: self._durable >= sequence, timeout_ms)
+
+    def wait_visible(self, sequence: int, timeout_ms: int | None = None) -> bool:
+        """Wait until all events before `sequence` are visible; False after the timeout."""
+        return self.wait_durable(sequence, timeout_ms)
+
+    def _wait(self, reached: Any, timeout_ms: int | None) -> bool:
+        def over() -> bool:
+            return bool(reached()) or self._core.poison is not None or self._closed
+
+        with self._changed:
+            self._changed.wait_for(over, None if timeout_ms is None else timeout_ms / 1_000)
+            if reached():
+                return True
+        if self._core.poison is not None:
+            raise CommitUnknownError(
+                "the journal's writer has failed", kind="writer_poisoned",
+                cause=str(self._core.poison), remedy="reopen the journal; replay decides",
+            ) from self._core.poison  # fmt: skip
+        return False
+
+    def _exclusive(self) -> _Leadership:
+        return _Leadership(self)
+
+    def flush(self) -> int:
+        """Make everything accepted durable now; returns the durable sequence."""
+        with self._exclusive():
+            self._core.check_usable()
+            self._core.sync()
+        return self._durable
+
+    def _ticker(self) -> None:
+        while not self._stop.wait(self.settings.interval_ms / 1_000):
+            if self._core.poison is None:
+                try:
+                    self.flush()
+                except HoldfastError as error:
+                    # `fail` has poisoned the core; every later call and every waiter hears of it.
+                    self.index_failures.append(f"sync: {error}")
+                    with self._changed:
+                        self._changed.notify_all()
+
+    # ---- reading -------------------------------------------------------------------------
+
+    def view(self) -> View:
+        """A snapshot of what is visible, for queries."""
+        with self._changed:
+            segments = (*self._core.sealed, self._core.tail)
+            return View(self._core.meta, segments, self._durable)
+
+    # ---- upkeep --------------------------------------------------------------------------
+
+    def _upkeep(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                if isinstance(job, str):
+                    self.checkpoint()
+                else:
+                    self._index(job)
+            except HoldfastError as error:
+                # Derived data: an append must not fail for it, and it is made again at need.
+                self.index_failures.append(str(error))
+
+    def _index(self, segment: SealedSegment) -> None:
+        """Write the index of a sealed segment, unless compaction has merged it meanwhile."""
+        with self._upkeep_lock:
+            if segment in self._core.sealed:
+                write_index(
+                    self._files, self.layout, self._core.meta.journal_id, segment, self._pause
+                )
+
+    def _pause(self) -> None:
+        """Leave the interpreter to the producers for a moment; not while closing."""
+        self._stop.wait(0.001)
+
+    def checkpoint(self) -> bool:
+        """Write the index checkpoint; False if one of a newer version is kept in its place."""
+        with self._upkeep_lock:
+            with self._exclusive():
+                self._core.check_usable()
+                self._core.sync()
+                meta, tail, sealed = self._core.meta, self._core.tail, self._core.sealed
+                state = (
+                    tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()),
+                )  # fmt: skip
+                logical = self._core.logical
+            return write_checkpoint(self._files, self.layout, meta, sealed, tail, state, logical)
+
+    @property
+    def holds(self) -> HoldStore:
+        """Named holds: what truncation must leave alone."""
+        return HoldStore(self._files, self.layout, self._clock)
+
+    def truncate_before(
+        self, sequence: int, *, holds: Mapping[str, Position] | None = None, dry_run: bool = False
+    ) -> TruncateReport:
+        """Remove whole sealed segments before `sequence`, never past a hold.
+
+        Args:
+            sequence: Events from here on stay.
+            holds: More holds than the stored ones, by name: the oldest retained position of every
+                pipeline that reads this journal.
+            dry_run: Only say what would go.
+        """
+        with self._exclusive():
+            self._core.check_usable()
+            view = View(self._core.meta, (*self._core.sealed, self._core.tail), self._core.durable)
+            every = {**self.holds.all(), **(holds or {})}
+            plan = plan_truncation(view, sequence, every)
+            if not dry_run and plan.segments:
+                self._core.meta = truncate_log(self._files, self.layout, view, plan)
+                kept = [s for s in self._core.sealed if s.first_sequence >= plan.base_sequence]
+                self._core.sealed = kept
+        if not dry_run and plan.segments:
+            self.checkpoint()
+        return plan
+
+    def compact(self, *, target_bytes: int | None = None) -> list[tuple[int, int]]:
+        """Merge small neighbouring sealed segments; frames and chain stay byte for byte.
+
+        Appends wait while it runs.
+
+        Args:
+            target_bytes: How large a merged segment may be; `segment_bytes` if left out.
+
+        Returns:
+            For every merge the first sequence and the number of segments that became one.
+        """
+        with self._upkeep_lock:
+            with self._exclusive():
+                self._core.check_usable()
+                merged, sealed = compact_segments(
+                    self._files, self.layout, self._core.meta, self._core.sealed,
+                    self.settings.compact_bytes, target_bytes or self.settings.segment_bytes,
+                )  # fmt: skip
+                self._core.sealed = sealed
+            firsts = {first for first, _ in merged}
+            for segment in sealed:
+                if segment.first_sequence in firsts:
+                    write_index(self._files, self.layout, self._core.meta.journal_id, segment)
+        if merged:
+            self.checkpoint()
+        return merged
+
+    # ---- the end -------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Make everything durable, write the index checkpoint, let go of the lock."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+        if self._committer is not None:
+            self._committer.join()
+        self._stop.set()
+        self._jobs.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+        try:
+            if self._core.poison is None:
+                self.checkpoint()
+        finally:
+            with self._exclusive():
+                self._core.close()
+            with self._changed:
+                self._changed.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class _Leadership:
+    """Be the only thread inside the core for a while."""
+
+    def __init__(self, writer: JournalWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        writer = self._writer
+        with writer._changed:  # noqa: SLF001 - part of the writer
+            writer._wanted += 1  # noqa: SLF001
+            try:
+                while writer._leading:  # noqa: SLF001
+                    writer._changed.wait()  # noqa: SLF001
+                writer._leading = True  # noqa: SLF001
+            finally:
+                writer._wanted -= 1  # noqa: SLF001
+
+    def __exit__(self, *_: object) -> None:
+        self._writer._hand_over()  # noqa: SLF001
