@@ -34,6 +34,8 @@ OUTCOMES = "outcomes"
 PINS = "pins"
 TEMPORARY_PREFIX = ".hf-tmp-"
 
+# Parts that are not empty, `.` or `..`, without control characters and backslashes.
+_RELATIVE = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+)*")
 _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
@@ -172,13 +174,7 @@ def is_artifact_path(path: str) -> bool:
 
 def check_relative(path: str) -> str:
     """Accept a storage path: relative, no empty, `.` or `..` part, no control characters."""
-    parts = path.split("/")
-    if (
-        not path
-        or len(path) > 1_000
-        or any(part in ("", ".", "..") for part in parts)
-        or any(ord(char) < 32 or char in "\\\x7f" for char in path)
-    ):
+    if len(path) > 1_000 or not _RELATIVE.fullmatch(path):
         raise InvalidInputError(
             "path would leave the store or cannot be stored",
             kind="invalid_path",
