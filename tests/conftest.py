@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,6 +20,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 settings.load_profile("holdfast")
+
+
+@pytest.fixture
+def ram_path(tmp_path):
+    """A directory in memory where there is one, for tests that sync nothing for real."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=shared) as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

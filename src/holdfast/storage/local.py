@@ -242,8 +242,9 @@ class LocalStorage:
         except FileNotFoundError:
             return False
         except OSError as error:
-            # The call failed, but whether the name was given is for the caller to look up.
-            raise _unsynced(error, path) from error
+            # Over a network the call may have succeeded and its reply been lost.
+            if not _same_file(temporary, target):
+                raise _translate(error, path, took_effect=False) from error
         return True
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
@@ -603,6 +604,13 @@ _KINDS: dict[int, tuple[str, str, bool]] = {
     errno.ENFILE: ("too_many_files", "raise the system's limit of open files", True),
     errno.ENAMETOOLONG: ("name_too_long", "use shorter names or a shorter root", False),
 }  # fmt: skip
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    try:
+        return os.path.samestat(one.lstat(), other.lstat())
+    except OSError:
+        return False
 
 
 def _unsynced(error: OSError, path: str) -> HoldfastError:
