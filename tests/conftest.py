@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 import threading
@@ -40,6 +41,7 @@ def s3_server():
     server_module = pytest.importorskip("moto.server")
     from werkzeug.serving import make_server
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = server_module.DomainDispatcherApplication(server_module.create_backend_app)
     lock = threading.Lock()
 

@@ -86,12 +86,17 @@ def commit_draft(
     _check_progress(manifest, parent, catalog.state.epoch_max)
     data = manifest_bytes(manifest)
     path = paths.manifest(manifest.checkpoint)
-    own = _check_own_files(home, manifest)
+    try:
+        own = _check_own_files(home, manifest)
+    except CorruptionError:
+        catalog.confirm_alive()  # a successor's clean-up takes the drafts of whom it has fenced
+        raise
     try:
         storage.put(home.at(path), data, durable=False)
         reach("commit.after_manifest")
     except HoldfastError:
         _forget(home, storage, path)
+        catalog.confirm_alive()
         raise
     try:
         storage.barrier([*(home.at(name) for name in own), home.at(path)])
@@ -99,6 +104,7 @@ def commit_draft(
         # A file that failed to sync once may sync "well" the next time without its data: what
         # was written must not be offered again.
         draft.abort()
+        catalog.confirm_alive()
         raise
     reach("commit.after_barrier")
     # What is stored is what will be read: decode the very bytes before they count.

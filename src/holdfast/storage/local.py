@@ -200,8 +200,7 @@ class LocalStorage:
         """Begin a new object at its final name: nobody reads it before a manifest names it."""
         target = self._locate(path)
         try:
-            self._make_dirs(target.parent, durable=False)
-            return LocalWriter(self, target, path, self._disk.open_new(target))
+            return LocalWriter(self, target, path, self._open_new(target, durable=False))
         except OSError as error:
             raise _translate(error, path, took_effect=False) from error
 
@@ -269,8 +268,7 @@ class LocalStorage:
     def _write_temporary(self, target: Path, path: str, data: bytes, *, durable: bool) -> Path:
         temporary = target.parent / f"{paths.TEMPORARY_PREFIX}{self._ids.token()}"
         try:
-            self._make_dirs(target.parent, durable=durable)
-            descriptor = self._disk.open_new(temporary)
+            descriptor = self._open_new(temporary, durable=durable)
             try:
                 self._disk.write(descriptor, data)
                 if durable:
@@ -414,6 +412,16 @@ class LocalStorage:
             os.close(descriptor)
             raise
         return descriptor
+
+    def _open_new(self, target: Path, *, durable: bool) -> int:
+        """Create a file and the directories that lead to it."""
+        for _ in range(_TEMPORARIES):
+            self._make_dirs(target.parent, durable=durable)
+            try:
+                return self._disk.open_new(target)
+            except FileNotFoundError:
+                continue  # another process's clean-up has just removed the empty directory
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(target))
 
     def _make_dirs(self, directory: Path, *, durable: bool) -> None:
         """Create missing directories; with `durable`, each made durable in its parent.
