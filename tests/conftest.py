@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
 import threading
 import uuid
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +23,17 @@ settings.register_profile(
 settings.load_profile("holdfast")
 
 
+@pytest.fixture
+def ram_path(tmp_path):
+    """A directory in memory where there is one, for tests that sync nothing for real."""
+    shared = Path("/dev/shm")
+    if not os.access(shared, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-", dir=shared) as name:
+        yield Path(name)
+
+
 @pytest.fixture(scope="session")
 def s3_server():
     """Address of an S3 server that speaks real HTTP; requests are taken one at a time, since the
@@ -27,6 +41,7 @@ def s3_server():
     server_module = pytest.importorskip("moto.server")
     from werkzeug.serving import make_server
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = server_module.DomainDispatcherApplication(server_module.create_backend_app)
     lock = threading.Lock()
 

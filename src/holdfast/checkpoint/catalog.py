@@ -345,7 +345,7 @@ class CatalogWriter:
         reach("compact.after_base")
         for number in range(old, self.state.base):
             # One by one, in ascending order: see the invariant about being overtaken.
-            self._storage.delete(self._home.at(paths.record(Sequence(number))))
+            self._storage.delete_many([self._home.at(paths.record(Sequence(number)))])
             if number == old:
                 reach("compact.after_first_delete")
         return self.state.base - old

@@ -2,7 +2,8 @@
 
 Invariants:
 - The drop record is durable before the first file is deleted.
-- Pins are read again after the drop record: one that came in between puts its checkpoint back.
+- Pins are read again after the drop record: one that came in between puts its checkpoint back,
+  and so does the next opening if this writer dies first.
 - Before anything is dropped, the newest fully committed checkpoint that stays is known to be whole.
 - An unreadable manifest of a checkpoint that stays stops everything; so does a damaged catalog.
 """
@@ -11,9 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
+import msgspec
+
 from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
 from holdfast.checkpoint.opening import Surroundings
 from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.rebuild import summarise
 from holdfast.checkpoint.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.sweep import SweepPlan, SweepReport, plan_sweep, reachable, run_sweep
 from holdfast.checkpoint.verify import check_file
@@ -22,11 +26,12 @@ from holdfast.errors import (
     CorruptionError,
     FencedError,
     HoldfastError,
+    NotFoundError,
     RefusedError,
 )
 from holdfast.format import paths
-from holdfast.format.manifest import Manifest
-from holdfast.format.records import DropBody, Summary
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
+from holdfast.format.records import DropBody, Pin, Summary
 from holdfast.ids import CheckpointId
 from holdfast.points import reach
 from holdfast.storage.api import Entry
@@ -99,6 +104,7 @@ class Collector:
             )  # fmt: skip
             sweep = self._plan_sweep(self._reader.home.list(), state, busy)
             return SweepReport(sweep, dropped=dropped, dry_run=True)
+        self._rescue_pinned()
         if plan.drop:
             self._check_safe(plan, outcomes)
             dropped = self._drop(plan.drop, "gc")
@@ -120,10 +126,10 @@ class Collector:
         live = self._state.live
         self._catalog.append(DropBody(checkpoints=[summary.checkpoint], reason="delete"))
         reach("delete.after_record")
-        if any(pin.checkpoint == summary.checkpoint for pin in self._reader.pins()):
-            self._catalog.append_base(live)
+        dropped = self._put_back_pinned(live, [summary.checkpoint])
+        if not dropped:
             raise _not_deletable(summary, "it was pinned meanwhile", "unpin it first")
-        report = self._sweep(files, (summary.checkpoint,))
+        report = self._sweep(files, dropped)
         reach("delete.after_sweep")
         return report
 
@@ -132,6 +138,7 @@ class Collector:
         report = SweepReport(SweepPlan())
         try:
             self._check_undamaged()
+            self._rescue_pinned()
             sweep = self._plan_sweep(self._everything(), self._state, busy)
             return run_sweep(self._reader.home, self._around.storage, sweep, "cleanup")
         except HoldfastError as error:
@@ -221,6 +228,12 @@ class Collector:
         dropped = [entry.checkpoint for entry in drop]
         self._catalog.append(DropBody(checkpoints=dropped, reason=reason))
         reach("gc.after_record")
+        return self._put_back_pinned(live, dropped)
+
+    def _put_back_pinned(
+        self, live: Sequence[Summary], dropped: Sequence[CheckpointId]
+    ) -> tuple[CheckpointId, ...]:
+        """Take back what was pinned while it was being dropped; returns what stays dropped."""
         late = {p.checkpoint for p in self._reader.pins()}.intersection(dropped)
         if late:
             gone = set(dropped) - late
@@ -236,6 +249,39 @@ class Collector:
         listing = [*self._reader.home.list()]
         self._catalog.confirm_alive()
         return listing
+
+    def _rescue_pinned(self) -> None:
+        """Take back checkpoints whose pin was confirmed while a writer died dropping them.
+
+        Their pins would hold nothing, and the sweep that follows would delete their files.
+        """
+        known = {entry.checkpoint for entry in self._state.live}
+        rescued = []
+        for pin in self._reader.pins():
+            if pin.checkpoint not in known:
+                summary = self._dropped(pin)
+                if summary is not None:
+                    rescued.append(summary)
+                    known.add(pin.checkpoint)
+        if rescued:
+            live = sorted([*self._state.live, *rescued], key=lambda entry: entry.sequence)
+            self._catalog.append_base(tuple(live))
+
+    def _dropped(self, pin: Pin) -> Summary | None:
+        """What a pin holds, if all of it is still there."""
+        path = paths.manifest(pin.checkpoint)
+        try:
+            data = self._reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+            manifest = parse_manifest(data, self._reader.home.at(path), pin.checkpoint)
+        except (NotFoundError, CorruptionError):
+            return None
+        summary = summarise(manifest, data)
+        home, storage = self._reader.home, self._around.storage
+        whole = summary.manifest_sha256 == pin.manifest_sha256 and not any(
+            check_file(storage, home.file(entry), entry, deep=False) for entry in manifest.files
+        )
+        # Older than the current one, and perhaps from another branch: never chosen by itself.
+        return msgspec.structs.replace(summary, abandoned=True) if whole else None
 
     def _needed(self, state: CatalogState) -> set[str]:
         """Every path that a live checkpoint names; unreadable manifests stop the collection."""

@@ -87,13 +87,18 @@ def commit_draft(
     _check_progress(manifest, parent, catalog.state.epoch_max)
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
-    own = _check_own_files(home, manifest)
-    _check_inherited(home, manifest, parent)
+    try:
+        own = _check_own_files(home, manifest)
+        _check_inherited(home, manifest, parent)
+    except CorruptionError:
+        catalog.confirm_alive()  # a successor's clean-up takes the drafts of whom it has fenced
+        raise
     try:
         storage.put(home.at(path), data, durable=False)
         reach("commit.after_manifest")
     except HoldfastError:
         _forget(home, storage, path)
+        catalog.confirm_alive()
         raise
     try:
         storage.barrier([*(home.at(name) for name in own), home.at(path)])
@@ -101,6 +106,7 @@ def commit_draft(
         # A file that failed to sync once may sync "well" the next time without its data: what
         # was written must not be offered again.
         draft.abort()
+        catalog.confirm_alive()
         raise
     reach("commit.after_barrier")
     summary = summarise(manifest, data)

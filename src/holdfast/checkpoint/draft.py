@@ -381,8 +381,8 @@ class Draft:
         """Delete what this draft has written; a failure leaves it to the next clean-up."""
         self.finished = True
         try:
-            for entry in list(self._home.list(paths.checkpoint_dir(self.checkpoint))):
-                self._storage.delete(self._home.at(entry.path))
+            listing = self._home.list(paths.checkpoint_dir(self.checkpoint))
+            self._storage.delete_many([self._home.at(entry.path) for entry in listing])
         except HoldfastError:
             return
 

@@ -86,7 +86,10 @@ class StoreReader:
         try:
             data = self.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
         except NotFoundError:
-            raise self._no_header() from None
+            why = self._no_header()
+            if why is not None:
+                raise why from None
+            data = self.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
         header = parse_header(data, path)
         if header.pipeline != self.home.pipeline:
             raise CorruptionError(
@@ -99,13 +102,15 @@ class StoreReader:
             )
         return header
 
-    def _no_header(self) -> HoldfastError:
-        """Say what is here instead of a store."""
+    def _no_header(self) -> HoldfastError | None:
+        """Say what is here instead of a store; None if the header has come just now."""
         kinds = set()
         for entry in self.home.list():
             meaning = paths.classify(entry.path)
             kinds.add(meaning.kind if meaning else "foreign")
-        if kinds <= {"lock", "temporary"}:  # an opening that died before it wrote the header
+        if "header" in kinds:
+            return None
+        if kinds <= {"lock", "temporary"}:  # at most the traces of a first opening that died
             return NotFoundError(
                 "no pipeline of that name in this store",
                 kind="no_pipeline",

@@ -4,6 +4,8 @@ Invariants:
 - Only manifests that agree with their own digest and whose files are all there are taken.
 - Of two checkpoints for one catalog number, the one with sink outcomes or descendants was
   committed; where neither has any, the user must choose.
+- No epoch and no record number is used again: the hint and the outcomes tell of those whose
+  checkpoints are gone.
 - The new catalog becomes visible with one put-if-absent record; until then nothing has changed.
 """
 
@@ -32,7 +34,15 @@ from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import SinkPromise, StoreHeader, Summary, header_bytes
+from holdfast.format.records import (
+    SMALL_BYTES_MAX,
+    Latest,
+    SinkPromise,
+    StoreHeader,
+    Summary,
+    header_bytes,
+    parse_latest,
+)
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, IdSource, RandomIds, Sequence
 from holdfast.points import reach
@@ -40,6 +50,9 @@ from holdfast.storage.api import Storage
 from holdfast.version import __version__
 
 _NONE = Sequence(-1)
+# The lost catalog may have had records that no manifest tells of (open, drop, base). A writer that
+# outlived it must find its next number below the new base, where records mean nothing.
+_LEAP = 1_000
 
 
 @dataclass(frozen=True)
@@ -118,14 +131,21 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
             elif len(winners) == 1:
                 confirmed = checkpoint in parents or _has_outcome(checkpoint, manifest, outcomes)
                 take.append(Found(summarise(manifest, data), manifest, confirmed))
-    head = max((_record_numbers(reader.home)), default=-1)
+    hint = _hint(reader.home)
+    numbers = [*_record_numbers(reader.home), *(entry.summary.sequence for entry in take)]
     return RebuildPlan(
         pipeline=reader.home.pipeline,
         take=tuple(_branches(take)),
         leave=leave,
         undecided=tuple(undecided),
-        head=Sequence(max([head, *(entry.summary.sequence for entry in take)])),
-        epoch_max=max([outcomes.epoch_max, *(manifest.epoch for manifest, _ in found.values())]),
+        head=Sequence(max([hint.sequence if hint else -1, *numbers], default=-1) + _LEAP),
+        epoch_max=max(
+            [
+                outcomes.epoch_max,
+                hint.epoch if hint else -1,
+                *(manifest.epoch for manifest, _ in found.values()),
+            ]
+        ),
     )
 
 
@@ -199,6 +219,15 @@ def _unfit(reader: StoreReader, manifest: Manifest) -> str | None:
         if finding is not None:
             return f"{finding.message}: {file.path}"
     return None
+
+
+def _hint(home: Home) -> Latest | None:
+    """The hint is not trusted for what is there, but epochs and numbers up to it were used."""
+    try:
+        data = home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+        return parse_latest(data, home.at(paths.LATEST))
+    except (NotFoundError, CorruptionError):
+        return None
 
 
 def _record_numbers(home: Home) -> list[int]:

@@ -35,6 +35,7 @@ from holdfast.ids import CheckpointId
 from holdfast.storage.api import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_THREADS_FROM_BYTES = 1024 * 1024
 _BROKEN = "io_error"  # what a disk says about a place that it cannot read
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
@@ -160,14 +161,20 @@ def _check_files(
         found = check_file(reader.home.storage, *item, deep=report.deep, tolerant=report.tolerant)
         return (*item, found)
 
-    with ThreadPoolExecutor(workers) as pool:
-        for path, entry, finding in pool.map(check, wanted.items()):
+    def note(checked: Iterable[tuple[str, FileEntry, Finding | None]]) -> None:
+        for path, entry, finding in checked:
             report.files += 1
             report.bytes += entry.size
             if finding is not None:
                 broken[path] = finding
             if progress is not None:
                 progress(report.bytes, total)
+
+    if reader.home.storage.parallel == 1 and (not report.deep or total < _THREADS_FROM_BYTES):
+        note(map(check, wanted.items()))  # starting threads would cost more than it saves
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            note(pool.map(check, wanted.items()))
     return broken
 
 

@@ -121,11 +121,11 @@ class Storage(StorageReader, Protocol):
         ...
 
     def delete(self, path: str) -> None:
-        """Remove one object; an absent one is fine."""
+        """Remove one object, durably; an absent one is fine."""
         ...
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove objects in no particular order; stops at the first failure."""
+        """Remove objects in no particular order, not durably; stops at the first failure."""
         ...
 
     def exclusive(self, path: str, owner: str) -> Lease | None:

@@ -11,6 +11,7 @@ Spec: spec/format-v1.md, section 5.1.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import io
@@ -43,6 +44,7 @@ BarrierMode = Literal["auto", "fsync", "syncfs"]
 
 # Measured on ext4: one fsync 0.5 ms, four 1.6 ms, sixteen 6 ms; syncfs 0.5, 0.6 and 1.1 ms.
 _SYNCFS_FROM = 3
+_TEMPORARIES = 5
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -67,9 +69,10 @@ class LocalStorage:
         self._root = _root(root)
         self._lock = threading.Lock()
         self._usage: int | None = None
+        self._durable_dirs: set[str] = set()
         try:
             if create:
-                self._make_dirs(self._root)
+                self._make_dirs(self._root, durable=True)
             if not os.path.isdir(self._root):
                 raise _missing_root(self._root)
             # Opened now and kept: syncfs reports only errors since its descriptor was opened.
@@ -200,36 +203,51 @@ class LocalStorage:
         """Begin a new object at its final name: nobody reads it before a manifest names it."""
         target = self._locate(path)
         try:
-            self._make_dirs(os.path.dirname(target))
-            return LocalWriter(self, target, path, self._disk.open_new(target))
+            return LocalWriter(self, target, path, self._open_new(target, durable=False))
         except OSError as error:
             raise _translate(error, path, took_effect=False) from error
 
     def put_new(self, path: str, data: bytes) -> None:
         """Durable put-if-absent."""
         target = self._locate(path)
-        temporary = self._write_temporary(target, path, data, durable=True)
-        named = False
-        try:
+        for _ in range(_TEMPORARIES):
+            temporary = self._write_temporary(target, path, data, durable=True)
             try:
-                self._name_new(temporary, target)
-            except FileExistsError:
-                raise AlreadyExistsError("object exists already", path=path) from None
-            named = True
+                named = self._name_new(temporary, target, path)
+            finally:
+                self._discard(temporary)
+            if named:
+                break
+        else:
+            raise StorageError(
+                "temporary files vanish as soon as they are written", kind="temporary_lost",
+                path=path, took_effect=False, retryable=True,
+                remedy="find out who deletes them; only a clean-up of Holdfast should",
+            )  # fmt: skip
+        try:
             self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
-            raise _half_done(error, path, named=named) from error
-        finally:
-            self._discard(temporary)
+            raise _unsynced(error, path) from error
         self._count(len(data))
 
-    def _name_new(self, temporary: str, target: str) -> None:
+    def _name_new(self, temporary: str, target: str, path: str) -> bool:
+        """Give a file its final name; False if another process's clean-up took it before that."""
         try:
-            self._disk.link_new(temporary, target)
+            try:
+                self._disk.link_new(temporary, target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                self._disk.rename_new(temporary, target)
+        except FileExistsError:
+            raise AlreadyExistsError("object exists already", path=path) from None
+        except FileNotFoundError:
+            return False
         except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            self._disk.rename_new(temporary, target)
+            # Over a network the call may have succeeded and its reply been lost.
+            if not _same_file(temporary, target):
+                raise _translate(error, path, took_effect=False) from error
+        return True
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Replace atomically."""
@@ -243,24 +261,19 @@ class LocalStorage:
         except OSError as error:
             raise _translate(error, path, took_effect=False) from error
         temporary = self._write_temporary(target, path, data, durable=durable)
-        named = False
         try:
             self._disk.rename(temporary, target)
-            named = True
             if durable:
                 self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
-            raise _half_done(error, path, named=named) from error
-        finally:
-            if not named:
-                self._discard(temporary)
+            self._discard(temporary)
+            raise _unsynced(error, path) from error
         self._count(len(data) - before)
 
     def _write_temporary(self, target: str, path: str, data: bytes, *, durable: bool) -> str:
         temporary = f"{os.path.dirname(target)}/{paths.TEMPORARY_PREFIX}{self._ids.token()}"
         try:
-            self._make_dirs(os.path.dirname(target))
-            descriptor = self._disk.open_new(temporary)
+            descriptor = self._open_new(temporary, durable=durable)
             try:
                 self._disk.write(descriptor, data)
                 if durable:
@@ -303,18 +316,29 @@ class LocalStorage:
             raise _translate(error, self.url, took_effect=None) from error
 
     def delete(self, path: str) -> None:
-        """Remove one object and the directories that this leaves empty."""
+        """Remove one object for good."""
+        if self._delete(path):
+            try:
+                self._disk.sync_dir(os.path.dirname(self._locate(path)))
+            except FileNotFoundError:
+                return  # its directory went with it
+            except OSError as error:
+                raise _unsynced(error, path) from error
+
+    def _delete(self, path: str) -> bool:
+        """Remove one object and the directories that this leaves empty; False if it was gone."""
         target = self._locate(path)
         try:
             size = os.lstat(target).st_size
             self._disk.unlink(target)
         except (FileNotFoundError, IsADirectoryError):
-            return  # a directory is not an object: there is none of that name
+            return False  # a directory is not an object: there is none of that name
         except OSError as error:
             raise _translate(error, path, took_effect=None) from error
         self._count(-size)
         if path.count("/") > 2:  # below <pipeline>/<kind>/: only a checkpoint's own directories
             self._remove_empty(os.path.dirname(target), depth=path.count("/") - 2)
+        return True
 
     def _remove_empty(self, directory: str, depth: int) -> None:
         for _ in range(depth):
@@ -325,15 +349,15 @@ class LocalStorage:
             directory = os.path.dirname(directory)
 
     def delete_many(self, paths: Iterable[str]) -> None:
-        """Remove objects, one by one."""
+        """Remove objects, one by one; after a power cut some may be back."""
         for path in paths:
-            self.delete(path)
+            self._delete(path)
 
     def exclusive(self, path: str, owner: str) -> LocalLease:
         """An flock on a file of the store; the kernel releases it when the process ends."""
         target = self._locate(path)
         try:
-            self._make_dirs(os.path.dirname(target))
+            self._make_dirs(os.path.dirname(target), durable=True)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(target, flags, 0o644)
         except OSError as error:
@@ -395,18 +419,36 @@ class LocalStorage:
             raise
         return descriptor
 
-    def _make_dirs(self, directory: str) -> None:
-        """Create missing directories, each made durable in its parent."""
+    def _open_new(self, target: str, *, durable: bool) -> int:
+        """Create a file and the directories that lead to it."""
+        for _ in range(_TEMPORARIES):
+            self._make_dirs(os.path.dirname(target), durable=durable)
+            try:
+                return self._disk.open_new(target)
+            except FileNotFoundError:
+                continue  # another process's clean-up has just removed the empty directory
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), target)
+
+    def _make_dirs(self, directory: str, *, durable: bool) -> None:
+        """Create missing directories; with `durable`, each made durable in its parent.
+
+        A directory that another process has just made, or that this one could not sync, exists
+        but is not durable: so each one is synced once by every process that depends on it.
+        """
         missing: _Names = []
-        while not os.path.exists(directory):
+        while not os.path.exists(directory) or (
+            durable
+            and directory not in self._durable_dirs
+            and directory.startswith(f"{self._root}/")
+        ):
             missing.append(directory)
             directory = os.path.dirname(directory)
         for path in reversed(missing):
-            try:
+            with contextlib.suppress(FileExistsError):
                 self._disk.make_dir(path)
-            except FileExistsError:
-                continue
-            self._disk.sync_dir(os.path.dirname(path))
+            if durable:
+                self._disk.sync_dir(os.path.dirname(path))
+                self._durable_dirs.add(path)
 
     def _count(self, change: int) -> None:
         with self._lock:
@@ -473,7 +515,8 @@ class LocalWriter(io.RawIOBase):
         descriptor, self._descriptor = self._descriptor, None
         try:
             self._storage._disk.close(descriptor)  # noqa: SLF001
-        except OSError as error:
+        except OSError as error:  # network file systems report a failed write only here
+            self._storage._discard(self._target)  # noqa: SLF001
             raise _translate(error, self._path, took_effect=None) from error
         self._storage._count(self._size)  # noqa: SLF001
         super().close()
@@ -484,7 +527,8 @@ class LocalWriter(io.RawIOBase):
             return
         descriptor, self._descriptor = self._descriptor, None
         self._buffer = bytearray()
-        self._storage._disk.close(descriptor)  # noqa: SLF001
+        with contextlib.suppress(OSError):
+            self._storage._disk.close(descriptor)  # noqa: SLF001
         self._storage._discard(self._target)  # noqa: SLF001
         super().close()
 
@@ -602,13 +646,22 @@ _KINDS: dict[int, tuple[str, str, bool]] = {
 }  # fmt: skip
 
 
-def _half_done(error: OSError, path: str, *, named: bool) -> HoldfastError:
-    """After the name exists, a failed sync cannot be mended by trying or reading again."""
-    failure = _translate(error, path, took_effect=None if named else False)
-    if named and isinstance(failure, StorageError):
-        failure.retryable = False
-        failure.facts["retryable"] = False
-    return failure
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def _unsynced(error: OSError, path: str) -> HoldfastError:
+    """A change was made, or may have been, and is perhaps not durable.
+
+    Never retryable: the bytes that a second look shows may live in memory only.
+    """
+    found = _translate(error, path, took_effect=None)
+    if isinstance(found, StorageError):
+        found.retryable = found.facts["retryable"] = False
+    return found
 
 
 def _translate(error: OSError, path: str, *, took_effect: bool | None) -> HoldfastError:

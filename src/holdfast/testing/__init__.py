@@ -4,7 +4,7 @@ Hypothesis strategies are in `holdfast.testing.strategies`, the only module that
 """
 
 from holdfast.testing.crash import Crash, SimulatedCrash, crash_at, points_reached
-from holdfast.testing.faults import Fault, FaultyStorage
+from holdfast.testing.faults import Fault, FaultyDisk, FaultyStorage
 from holdfast.testing.model import Model, ModelCheckpoint
 from holdfast.testing.powercut import PowerCut, RecordingDisk
 from holdfast.testing.wrap import CountingStorage, HookedStorage, WrappedStorage, WrappedWriter
@@ -13,6 +13,7 @@ __all__ = [
     "CountingStorage",
     "Crash",
     "Fault",
+    "FaultyDisk",
     "FaultyStorage",
     "HookedStorage",
     "Model",

@@ -14,11 +14,12 @@ import os
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.storage.api import Storage
+from holdfast.storage.disk import Disk
 from holdfast.testing.wrap import OPERATIONS, WrappedStorage
 
 FaultKind = Literal["enospc", "eio", "lost", "slow"]
@@ -54,7 +55,7 @@ class Fault:
     def error(self, operation: str, path: str) -> StorageError:
         """The error that a real storage would raise."""
         known = None if self.after else False
-        facts = {"path": path, "operation": operation, "injected": True}
+        facts: dict[str, Any] = {"path": path, "operation": operation, "injected": True}
         if self.kind == "enospc":
             # Where a write may have happened, trying again proves nothing about it.
             return StorageError(
@@ -70,6 +71,86 @@ class Fault:
             "no answer", kind="unreachable", retryable=True, took_effect=None,
             remedy="check the network, then try again", **facts,
         )  # fmt: skip
+
+
+class FaultyDisk(Disk):
+    """Local disk in which the n-th system call fails; nothing is really synced.
+
+    Only `enospc` and `eio`, which is what disks say; operations are the names of `Disk`'s methods.
+    """
+
+    def __init__(self, *, kind: Literal["enospc", "eio"], nth: int, after: bool = False) -> None:
+        """Begin counting."""
+        self._errno = errno.ENOSPC if kind == "enospc" else errno.EIO
+        self._nth = nth
+        self._after = after
+        self.seen = 0
+        self.fired: list[tuple[str, str]] = []
+
+    def _around(self, operation: str, subject: object, call: Callable[[], T]) -> T:
+        self.seen += 1
+        if self.seen != self._nth:
+            return call()
+        self.fired.append((operation, str(subject)))
+        if self._after:
+            answer = call()
+            if operation.startswith("open"):
+                super().close(answer)  # type: ignore[arg-type]
+        elif operation == "close":
+            call()  # a descriptor is gone even when its close reports an error
+        raise OSError(self._errno, os.strerror(self._errno))
+
+    def open_new(self, path: str) -> int:
+        """Create exclusively."""
+        return self._around("open_new", path, lambda: super(FaultyDisk, self).open_new(path))
+
+    def open_read(self, path: str) -> int:
+        """Open for reading."""
+        return self._around("open_read", path, lambda: super(FaultyDisk, self).open_read(path))
+
+    def write(self, descriptor: int, data: bytes | bytearray | memoryview) -> None:
+        """Write all of it."""
+        self._around("write", descriptor, lambda: super(FaultyDisk, self).write(descriptor, data))
+
+    def sync(self, descriptor: int) -> None:
+        """Count, do not sync."""
+        self._around("sync", descriptor, _nothing)
+
+    def close(self, descriptor: int) -> None:
+        """Let a descriptor go."""
+        self._around("close", descriptor, lambda: super(FaultyDisk, self).close(descriptor))
+
+    def sync_dir(self, path: str) -> None:
+        """Count, do not sync."""
+        self._around("sync_dir", path, _nothing)
+
+    def sync_filesystem(self, descriptor: int) -> None:
+        """Count, do not sync."""
+        self._around("sync_filesystem", descriptor, _nothing)
+
+    def link_new(self, source: str, target: str) -> None:
+        """Give a file a second name."""
+        self._around("link_new", target, lambda: super(FaultyDisk, self).link_new(source, target))
+
+    def rename(self, source: str, target: str) -> None:
+        """Replace atomically."""
+        self._around("rename", target, lambda: super(FaultyDisk, self).rename(source, target))
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+        self._around("unlink", path, lambda: super(FaultyDisk, self).unlink(path))
+
+    def make_dir(self, path: str) -> None:
+        """Create one directory."""
+        self._around("make_dir", path, lambda: super(FaultyDisk, self).make_dir(path))
+
+    def remove_dir(self, path: str) -> None:
+        """Remove an empty directory."""
+        self._around("remove_dir", path, lambda: super(FaultyDisk, self).remove_dir(path))
+
+
+def _nothing() -> None:
+    return
 
 
 class FaultyStorage(WrappedStorage):

@@ -257,12 +257,15 @@ class PowerCut:
                     walk(node, f"{prefix}{name}/")
                     continue
                 if id(node) not in contents:
-                    how = content or chance.choice(("empty", "torn", "garbage", "whole"))
+                    how: str = content or chance.choice(_CUTS)
                     contents[id(node)] = _after_cut(node, how, chance)
                 found[f"{prefix}{name}"] = contents[id(node)]
 
         walk(self._root, "")
         return found
+
+
+_CUTS: tuple[str, ...] = ("empty", "torn", "garbage", "whole")
 
 
 def _chosen(

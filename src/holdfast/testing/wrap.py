@@ -73,6 +73,7 @@ class WrappedStorage:
     def local_path(self, path: str) -> Path | None:
         """None: reads must pass through here."""
         self.inner.local_path(path)
+        return None
 
     def usage_bytes(self) -> int:
         """Bytes stored."""
