@@ -308,6 +308,15 @@ class CatalogWriter:
         self.state = fold(self.state, record, hashlib.sha256(data).hexdigest())
         return record
 
+    def check_not_taken(self) -> None:
+        """Look whether a successor has begun: its record stands where ours would, or ours is gone."""
+        number = Sequence(self.state.head + 1)
+        own = self._home.at(paths.record(self.state.head))
+        taken = self._storage.exists(self._home.at(paths.record(number)))
+        if taken or not self._storage.exists(own):
+            self._dead = self._fenced(number)
+            raise self._dead
+
     def _check_not_overtaken(self, number: Sequence) -> None:
         """A compaction that deleted our slot has deleted the record before it first."""
         if number == 0:

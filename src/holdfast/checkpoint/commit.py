@@ -87,7 +87,11 @@ def commit_draft(
     _check_progress(manifest, parent, catalog.state.epoch_max)
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
-    own = _check_own_files(home, manifest)
+    try:
+        own = _check_own_files(home, manifest)
+    except CorruptionError:
+        catalog.check_not_taken()  # a successor cleans up the drafts of whom it has fenced
+        raise
     _check_inherited(home, manifest, parent)
     try:
         storage.put(home.at(path), data, durable=False)
