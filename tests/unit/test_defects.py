@@ -361,7 +361,7 @@ def test_exists_already_is_taken_for_success_when_another_writer_wrote_it(tmp_pa
 
     def rival(real, path, data):
         if "/catalog/" in path:
-            real(path, data.replace(b'"at_us":', b'"at_us":1'))
+            real(path, data.replace(b'"at_us":17', b'"at_us":18'))
             raise StorageError("reply lost", took_effect=None, retryable=True)
         real(path, data)
 
@@ -784,7 +784,7 @@ def test_a_zombie_commits_after_its_successor_has_started(rig):
     zombie = rig.open(settings=SHARED)
     rig.commit(zombie)
     draft = rig.draft(zombie)
-    with rig.open(settings=SHARED) as successor:
+    with rig.open(settings=SHARED, clean_up=False) as successor:
         for write in (
             lambda: zombie.commit(draft),
             zombie.draft,
@@ -799,12 +799,22 @@ def test_a_zombie_commits_after_its_successor_has_started(rig):
     assert rig.verify().ok
 
 
+def test_a_zombie_whose_draft_was_cleaned_up_is_told_that_it_is_fenced(rig):
+    """The missing files of its draft are the successor's work, and not a reason to write again."""
+    zombie = rig.open(settings=SHARED)
+    rig.commit(zombie)
+    draft = rig.draft(zombie)
+    with rig.open(settings=SHARED):
+        with pytest.raises(FencedError):
+            zombie.commit(draft)
+
+
 def test_a_zombie_writes_into_a_slot_that_a_compaction_has_freed(rig):
     """A record below the base of a successor means nothing, and its writer is told that it is fenced."""
     zombie = rig.open(settings=SHARED)
     rig.commit(zombie)
     draft = rig.draft(zombie)
-    with rig.open(settings=SHARED) as successor:
+    with rig.open(settings=SHARED, clean_up=False) as successor:
         live = [entry.checkpoint for entry in successor.list()]
         successor.compact()
         with pytest.raises(FencedError):

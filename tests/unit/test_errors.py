@@ -96,14 +96,14 @@ def test_default_kinds_are_all_different():
 
 def _raised_kinds():
     """(kind, class) for every error that the source constructs with a literal kind."""
+    names = {cls.__name__ for cls in CLASSES}
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                if node.func.id in {cls.__name__ for cls in CLASSES}:
-                    for keyword in node.keywords:
-                        if keyword.arg == "kind" and isinstance(keyword.value, ast.Constant):
-                            if keyword.value.value is not None:
-                                yield keyword.value.value, node.func.id
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) in names:
+                for keyword in node.keywords:
+                    value = getattr(keyword.value, "value", None)
+                    if keyword.arg == "kind" and isinstance(value, str):
+                        yield value, node.func.id
 
 
 def test_one_kind_belongs_to_one_class():

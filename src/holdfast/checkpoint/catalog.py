@@ -309,7 +309,7 @@ class CatalogWriter:
         return record
 
     def check_not_taken(self) -> None:
-        """Look whether a successor has begun: its record stands where ours would, or ours is gone."""
+        """Look whether a successor has begun: its record stands in our place, or ours is gone."""
         number = Sequence(self.state.head + 1)
         own = self._home.at(paths.record(self.state.head))
         taken = self._storage.exists(self._home.at(paths.record(number)))
