@@ -66,7 +66,7 @@ def step(store: Store, number: int, *, label: str | None = None) -> str:
     draft.set_source("events", FilesPosition(files=number + 1, log=log), idle=number == 2)
     draft.set_source("changes", PostgresPosition(slots={"slot": f"16/{number + 1:X}"}))
     draft.set_source("binlog", MysqlPosition(gtids=[f"{SERVER}:1-{number + 5}"]))
-    snapshot = number == 0 or number == 4
+    snapshot = number in (0, 4)
     runs = [
         draft.write_run("totals", p, f"{number}:{p};".encode() * 30, snapshot=snapshot, rows=5)
         for p in range(2)

@@ -461,9 +461,8 @@ def main(words: list[str]) -> int:
             f"{'red     ' if wrong is None else 'SURVIVED'} {name}  [{mutation.file}] {wrong or ''}"
         )
     seconds = time.perf_counter() - begun
-    print(
-        f"{len(chosen)} mutations, {len(chosen) - survived} noticed, {survived} not, {seconds:.0f} s"
-    )
+    noticed = len(chosen) - survived
+    print(f"{len(chosen)} mutations, {noticed} noticed, {survived} not, {seconds:.0f} s")
     return min(survived, 1)
 
 

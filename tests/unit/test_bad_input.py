@@ -197,7 +197,7 @@ def test_a_newer_manifest_is_not_left_out_of_a_rebuild(rig):
 
 
 @pytest.mark.parametrize(
-    "place", ["holdfast.json", "catalog", "catalog/00000000000000000000.json", "checkpoints", "pins", "outcomes"]
+    "place", ["holdfast.json", "catalog", "catalog/00000000000000000000.json", "checkpoints", "outcomes"]
 )  # fmt: skip
 def test_a_symbolic_link_inside_a_store_is_refused(rig, tmp_path, place):
     """A link instead of one of our files or directories is not followed, for reading or writing."""
@@ -213,6 +213,22 @@ def test_a_symbolic_link_inside_a_store_is_refused(rig, tmp_path, place):
         rig.open()
     assert caught.value.kind in ("symlink_refused", "catalog_lost", "no_intact_checkpoint")
     assert tree(tmp_path) == before
+
+
+def test_linked_pins_stop_every_collection(rig, tmp_path):
+    """Savepoints behind a link cannot be read, so nothing is dropped."""
+    with rig.open() as store:
+        for _ in range(4):
+            rig.commit(store)
+        store.pin("gold", "epoch:0")
+    (rig.home / "pins").rename(tmp_path / "moved")
+    (rig.home / "pins").symlink_to(tmp_path / "moved")
+    with rig.open(settings=holdfast.Settings(retain=2)) as store:
+        refused(store.gc, RefusedError, "symlink_refused", below=rig.root)
+        refused(lambda: store.delete("epoch:0"), RefusedError, "symlink_refused", below=rig.root)
+        assert store.retain().error.kind == "symlink_refused"
+        assert len(store.list()) == 4
+    assert not rig.verify().ok
 
 
 def test_a_linked_root_is_the_users_own_choice(tmp_path):
