@@ -42,9 +42,10 @@ def pin(
         note=note,
     )
     path = reader.home.at(paths.pin(label))
+    data = pin_bytes(wanted)
     reach("pin.before_record")
     try:
-        publish(storage, path, pin_bytes(wanted), clock)
+        publish(storage, path, data, clock)
     except AlreadyExistsError as error:
         existing = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
         if existing.checkpoint != wanted.checkpoint:
@@ -65,7 +66,7 @@ def pin(
             ref=ref,
             remedy="choose a newer one",
         )
-    return wanted
+    return parse_pin(data, path, label)
 
 
 def unpin(reader: StoreReader, storage: Storage, label: str) -> None:

@@ -153,9 +153,23 @@ class StoreReader:
         )
 
     def list(self) -> Sequence[Summary]:
-        """Live checkpoints, newest first; from one listing and the records of the catalog."""
+        """Live checkpoints, newest first; from one listing and the records of the catalog.
+
+        A damaged record may have held a checkpoint, so that is an error and not a shorter list;
+        `catalog()` shows what is left, with the damage beside it.
+        """
         self.header()
-        return [*reversed(self.catalog().live)]
+        state = self.catalog()
+        if state.damage:
+            raise CorruptionError(
+                "the catalog is damaged, so the list would not be complete",
+                kind="catalog_damaged",
+                path=state.damage[0].path,
+                damaged=len(state.damage),
+                readable=len(state.live),
+                remedy="run `holdfast verify` to see what is damaged",
+            )
+        return [*reversed(state.live)]
 
     def manifest(self, ref: str | Summary) -> Manifest:
         """The manifest of a checkpoint, checked against the catalog's digest."""

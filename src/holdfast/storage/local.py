@@ -157,8 +157,9 @@ class LocalStorage:
         """All objects below a directory prefix, in order of path."""
         start = self._root if not prefix else self._locate(prefix.rstrip("/"))
         found: _Entries = []
-        if not os.path.islink(start):
-            self._walk(start, prefix.rstrip("/"), found)
+        if prefix and os.path.islink(start):
+            raise _symlink(prefix)  # an empty answer would hide pins and outcomes
+        self._walk(start, prefix.rstrip("/"), found)
         found.sort(key=lambda entry: entry.path)
         return iter(found)
 

@@ -1,0 +1,222 @@
+"""The repository itself: layers, sizes, docstrings, and what must never be committed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+SOURCE = ROOT / "src" / "holdfast"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+LEAVES = {"ids", "errors", "clock", "settings", "points", "version"}
+# Each layer may import itself and what stands before it (design, section 2).
+LAYERS = ["format", "storage", "checkpoint", "state", "journal", "pipeline", "guard", "cli", "ui"]
+LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+IMPORT_SECONDS_MAX = 3.0  # measured about 0.1 s; generous, since the machine may be busy
+HEAVY = ("pyspark", "pyarrow", "numpy", "obstore", "pandas", "duckdb", "typer")
+
+pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
+
+
+def _tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    return [ROOT / name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def _texts():
+    for path in _tracked():
+        if "compat/v" in str(path):
+            continue
+        try:
+            yield path, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+
+
+def _imports(path: Path):
+    """(module, whether it happens when the file is imported) for every import of a file."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    lazy = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, id(node) not in lazy
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module or "", id(node) not in lazy
+
+
+def _layer(name: str) -> str:
+    return name.split(".")[1] if "." in name else ""
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_arrows_point_one_way(path):
+    """A module imports only from its own layer and from those below; leaves import only leaves."""
+    here = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if here in ("__init__", "testing"):
+        return
+    for name, _ in _imports(path):
+        if not name.startswith("holdfast"):
+            continue
+        there = _layer(name)
+        if there in LEAVES:
+            continue
+        assert here not in LEAVES, f"leaf {here} imports {name}"
+        assert there != "testing", f"{here} imports the test kit"
+        assert there in LAYERS, f"{here} imports {name}, which no layer knows"
+        assert LAYERS.index(there) <= LAYERS.index(here), f"{here} imports {name} from above"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_the_pipeline_imports_spark(path):
+    """PySpark belongs to the pipeline and what stands on it; pickle belongs to nobody."""
+    here = path.relative_to(SOURCE).parts[0]
+    for name, _ in _imports(path):
+        top = name.split(".")[0]
+        assert top != "pyspark" or here == "pipeline", f"{path} imports pyspark"
+        assert top not in ("pickle", "marshal", "shelve", "dill"), f"{path} imports {top}"
+        if here in ("format", *LEAVES) or path.stem in LEAVES:
+            assert top not in ("os", "pathlib", "time", "socket", "io") or path.stem in (
+                "clock",
+            ), f"{path} does I/O: {name}"
+
+
+def test_importing_holdfast_is_light():
+    """A fresh interpreter imports Holdfast fast and loads none of the heavy packages."""
+    code = (
+        "import sys,time\nb=time.perf_counter()\nimport holdfast\n"
+        "print(time.perf_counter()-b, *sorted({n.split('.')[0] for n in sys.modules}))"
+    )
+    best, loaded = 99.0, set()
+    begun = time.perf_counter()
+    for _ in range(3):
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+        ).stdout.split()  # fmt: skip
+        best, loaded = min(best, float(out[0])), set(out[1:])
+        if best < 0.3 or time.perf_counter() - begun > 20:
+            break
+    assert not loaded & set(HEAVY)
+    assert best < IMPORT_SECONDS_MAX
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_every_module_has_a_docstring_and_a_size(path):
+    """A module says what it is; files and functions stay small enough to be read."""
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    if text.strip():
+        assert ast.get_docstring(tree), f"{path} has no docstring"
+    assert len(text.splitlines()) <= LINES_MAX
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert lines <= FUNCTION_LINES_MAX, f"{path}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in MODULES if p.name == "__init__.py"],
+    ids=lambda p: str(p.relative_to(SOURCE)),
+)
+def test_packages_only_re_export(path):
+    """An `__init__` imports and names; `__all__` is sorted and complete."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported, exported = set(), None
+    for node in tree.body:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            continue
+        if isinstance(node, ast.ImportFrom):
+            if node.module != "__future__":
+                imported |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+            exported = ast.literal_eval(node.value)
+        else:
+            pytest.fail(f"{path}: line {node.lineno} is neither import nor __all__")
+    if imported:
+        assert exported is not None
+        assert exported == sorted(exported)
+        assert set(exported) == imported
+
+
+def test_every_test_has_a_docstring():
+    """A test says in one sentence which rule it shows."""
+    silent = []
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                if not ast.get_docstring(node):
+                    silent.append(f"{path.relative_to(ROOT)}::{node.name}")
+    assert silent == []
+
+
+# Written in pieces, so that this file does not find itself.
+FORBIDDEN = [
+    r"(?<![\w}])/ro" + r"ot/", r"/wo" + r"rk/", r"/tm" + r"p/hf", r"/ho" + r"me/[a-z]", r"/Us" + r"ers/",
+    r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b", r"pypi\.o" + r"rg", r"files\.pythonhos" + r"ted",
+    r"AK" + r"IA[0-9A-Z]{16}", r"BEGIN [A-Z ]*PRIV" + r"ATE KEY",
+    r"(?i)generated (?:by|with) (?:an? )?(?:a" + r"i\b|cl" + r"aude|chat" + r"gpt|cop" + r"ilot)",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", FORBIDDEN, ids=range(len(FORBIDDEN)))
+def test_nothing_of_one_machine_is_committed(pattern):
+    """No paths or hosts of a machine, no credentials, no notes to self in tracked files."""
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path, text in _texts()
+        if path.name not in ("pyproject.toml", ".gitignore")
+        for match in re.finditer(pattern, text)
+    ]
+    assert found == []
+
+
+def test_no_large_or_lock_file_is_committed():
+    """Tracked files are small; dependencies are not locked to download addresses."""
+    for path in _tracked():
+        assert path.stat().st_size <= 300_000, path
+        assert not path.name.endswith((".lock", "-lock.json")), path
+
+
+def test_every_defect_in_range_has_a_test_and_a_mutation():
+    """The table in docs/defects.md names existing tests; each of them has a mutation."""
+    table = (ROOT / "docs" / "defects.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d+) \|.*?\|(.*)\|$", table, re.MULTILINE)
+    wanted = {*range(1, 36), *range(43, 47)}
+    assert {int(number) for number, _ in rows} == wanted
+    tests = (ROOT / "tests" / "unit" / "test_defects.py").read_text(encoding="utf-8")
+    mutations = (ROOT / "tools" / "mutate.py").read_text(encoding="utf-8")
+    for number, cell in rows:
+        names = re.findall(r"`(test_\w+)`", cell)
+        assert names, number
+        for name in names:
+            assert f"def {name}(" in tests, name
+            assert f'"{name}"' in mutations, name
+
+
+def test_every_claim_of_the_security_page_points_at_a_test():
+    """SECURITY.md names tests, and every one of them exists."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    names = re.findall(r"`(test_\w+)`", text)
+    assert len(names) > 20
+    everything = "\n".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    assert [name for name in names if f"def {name}(" not in everything] == []

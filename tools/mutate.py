@@ -1,0 +1,470 @@
+"""Break the code on purpose and expect the tests to notice: `make mutants`.
+
+Every entry is one small change of the source and the test that must go red with it. The source is
+copied into a temporary directory, changed there, and tested there; the working tree stays as it is.
+An entry whose text is not found exactly once in the source fails too, so the list cannot rot.
+
+    python tools/mutate.py             all mutations
+    python tools/mutate.py torn fsync  those whose test or file contains one of the words
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFECTS = "tests/unit/test_defects.py::"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of the source, and the test that must notice it."""
+
+    test: str
+    file: str
+    old: str
+    new: str
+    times: int = 1
+
+    def apply(self, source: Path) -> str | None:
+        """Change the copy; returns what is wrong with this entry, if anything."""
+        path = source / "holdfast" / self.file
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != self.times:
+            return f"text is in the source {text.count(self.old)} times, not {self.times}"
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        return None
+
+
+def _d(test: str, file: str, old: str, new: str, times: int = 1) -> Mutation:
+    return Mutation(DEFECTS + test, file, old, new, times)
+
+
+MUTATIONS = [
+    # Retention and lineage
+    _d(
+        "test_retention_by_count_deletes_the_only_full_base",
+        "checkpoint/sweep.py",
+        "        needed.update(e.path for e in manifest.files if e.pipeline in (None, pipeline))",
+        "        needed.update(e.path for e in manifest.files if manifest.checkpoint in e.path)",
+    ),
+    _d(
+        "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",
+        "checkpoint/sweep.py",
+        "            if entry.path in needed:",
+        "            if entry.path in needed and meaning.checkpoint in live:",
+    ),
+    _d(
+        "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",
+        "checkpoint/collect.py",
+        "        elif summary.checkpoint == current:",
+        "        elif summary.checkpoint is None:",
+    ),
+    _d(
+        "test_a_restart_makes_a_checkpoint_due_at_once",
+        "checkpoint/schedule.py",
+        "            self._start_ms -= min(max(elapsed_ms, 0), settings.interval_ms)",
+        "            self._start_ms -= settings.interval_ms",
+    ),
+    _d(
+        "test_a_crash_loop_evicts_every_good_checkpoint",
+        "checkpoint/schedule.py",
+        "            self._start_ms -= min(max(elapsed_ms, 0), settings.interval_ms)",
+        "            self._start_ms -= settings.interval_ms",
+    ),
+    _d(
+        "test_retention_runs_before_the_sinks_have_committed",
+        "checkpoint/retention.py",
+        "    committed = [entry for entry in state.candidates if outcomes.fully_committed(entry)]",
+        "    committed = list(state.candidates)",
+    ),
+    _d(
+        "test_a_retention_error_turns_a_published_checkpoint_into_a_failure",
+        "checkpoint/collect.py",
+        "        except (FencedError, CommitUnknownError):\n            raise\n",
+        "        except (FencedError, CommitUnknownError, HoldfastError):\n            raise\n",
+    ),
+    _d(
+        "test_partial_directories_are_never_reclaimed_or_count_as_kept",
+        "checkpoint/sweep.py",
+        '                go = f"unreferenced {meaning.kind}"',
+        "                go = None",
+    ),
+    _d(
+        "test_keep_zero_deletes_everything_and_leaves_a_dangling_pointer",
+        "settings.py",
+        '    "retain": 2,',
+        '    "retain": 0,',
+    ),
+    # Durability and atomicity
+    _d(
+        "test_metadata_is_written_without_fsync",
+        "storage/local.py",
+        "                if durable:\n                    self._disk.sync(descriptor)",
+        "                if not durable:\n                    self._disk.sync(descriptor)",
+    ),
+    _d(
+        "test_metadata_is_written_without_fsync",
+        "checkpoint/commit.py",
+        "        storage.barrier([*(home.at(name) for name in own), home.at(path)])",
+        "        storage.barrier([home.at(path)])",
+    ),
+    _d(
+        "test_the_mere_existence_of_metadata_counts_as_complete",
+        "checkpoint/catalog.py",
+        "            return _read_chain(home, sequences)",
+        "            return _with_strays(home, _read_chain(home, sequences))",
+    ),
+    _d(
+        "test_a_rename_is_not_followed_by_a_directory_fsync",
+        "storage/local.py",
+        "            named = True\n            self._disk.sync_dir(os.path.dirname(target))",
+        "            named = True",
+    ),
+    _d(
+        "test_a_rename_is_not_followed_by_a_directory_fsync",
+        "storage/local.py",
+        "            if durable:\n                self._disk.sync_dir(os.path.dirname(target))",
+        "            if not durable:\n                self._disk.sync_dir(os.path.dirname(target))",
+    ),
+    _d(
+        "test_two_files_both_act_as_the_current_one",
+        "checkpoint/recovery.py",
+        "        wanted = reader.resolve(resume, catalog=state) if resume is not None else None",
+        "        import json\n"
+        '        hint = json.loads(reader.home.get("_latest", bytes_max=9999))["checkpoint"]\n'
+        "        wanted = reader.resolve(resume or hint, catalog=state)",
+    ),
+    _d(
+        "test_the_manifest_is_rewritten_after_the_sink_commit",
+        "checkpoint/outcomes.py",
+        '    reach("outcome.before_record")\n',
+        "    rewritten = home.at(paths.manifest(summary.checkpoint))\n"
+        "    storage.put(rewritten, storage.get(rewritten))\n",
+    ),
+    _d(
+        "test_a_failed_catalog_write_leaves_a_phantom_in_memory",
+        "checkpoint/catalog.py",
+        "        data = record_bytes(record)\n",
+        "        data = record_bytes(record)\n"
+        "        self.state = fold(self.state, record, hashlib.sha256(data).hexdigest())\n",
+    ),
+    _d(
+        "test_a_failed_catalog_write_leaves_a_phantom_in_memory",
+        "checkpoint/commit.py",
+        "        _forget(home, storage, path)\n",
+        "        pass\n",
+    ),
+    _d(
+        "test_a_retried_put_that_had_succeeded_is_reported_as_a_conflict",
+        "checkpoint/publish.py",
+        '    return "ours" if there == data else "other"',
+        '    return "other"',
+    ),
+    _d(
+        "test_exists_already_is_taken_for_success_when_another_writer_wrote_it",
+        "checkpoint/publish.py",
+        '    return "ours" if there == data else "other"',
+        '    return "ours"',
+    ),
+    _d(
+        "test_artifacts_lie_beside_the_checkpoint_so_that_delete_deletes_nothing",
+        "format/paths.py",
+        '    return f"{checkpoint_dir(checkpoint)}/operators/{name}/{file}"',
+        '    return f"{checkpoint_dir(checkpoint)}operators/{name}/{file}"',
+    ),
+    # Recovery
+    _d(
+        "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
+        "checkpoint/recovery.py",
+        "        if report.ok:\n            break",
+        "        break",
+    ),
+    _d(
+        "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
+        "checkpoint/recovery.py",
+        "        elif broken:\n",
+        "        elif False:\n",
+    ),
+    _d(
+        "test_a_lost_pointer_or_a_network_error_means_a_fresh_start",
+        "checkpoint/recovery.py",
+        "    except HoldfastError as error:\n        return replace(empty, failure=error)",
+        "    except HoldfastError as error:\n        return empty",
+    ),
+    _d(
+        "test_a_lost_catalog_means_a_fresh_start",
+        "checkpoint/reader.py",
+        "        if self.has_artifacts():",
+        "        if not self.home.pipeline:",
+    ),
+    _d(
+        "test_every_candidate_bad_gives_the_same_answer_as_an_empty_store",
+        "checkpoint/recovery.py",
+        "        return _refuse(plan, _nothing_intact(evidence, wishes))",
+        "        return plan",
+    ),
+    _d(
+        "test_a_restart_sets_the_epoch_back_and_forgets_offsets_and_watermark",
+        "checkpoint/store.py",
+        "        return Epoch(max(self._catalog.state.epoch_max, self._epoch_seen) + 1)",
+        "        return Epoch(len(self._catalog.state.live) and 0)",
+    ),
+    _d(
+        "test_an_epoch_of_a_branch_that_was_left_is_used_again",
+        "checkpoint/store.py",
+        "        return Epoch(max(self._catalog.state.epoch_max, self._epoch_seen) + 1)",
+        "        return Epoch(self._current.epoch + 1 if self._current else 0)",
+    ),
+    _d(
+        "test_corrupt_operator_state_is_logged_and_the_operator_starts_from_scratch",
+        "checkpoint/reader.py",
+        "        if sha256_hex(data) != small.sha256:",
+        "        if not data:",
+    ),
+    _d(
+        "test_offsets_are_restored_while_operator_state_is_empty",
+        "format/validate.py",
+        "        if part.stateful and part.name not in entries:",
+        "        if part.stateful and part.name in entries and not part.name:",
+    ),
+    _d(
+        "test_watermarks_restart_at_minus_infinity",
+        "checkpoint/draft.py",
+        "        self._watermark_us = parent.watermark_us\n",
+        "        self._watermark_us = None\n",
+    ),
+    _d(
+        "test_watermarks_restart_at_minus_infinity",
+        "checkpoint/commit.py",
+        "    if now is None or now < before:",
+        "    if now is None:",
+    ),
+    _d(
+        "test_the_pipeline_hash_depends_on_the_order_of_parts",
+        "format/topology.py",
+        "    ordered = Topology(parts=sorted(value.parts, key=lambda part: part.name), "
+        "vnodes=value.vnodes)",
+        "    ordered = value",
+    ),
+    _d(
+        "test_a_changed_pipeline_is_only_a_log_line",
+        "checkpoint/recovery.py",
+        "    if changes and not wishes.allow_changes:",
+        "    if not changes and not wishes.allow_changes and not plan.pipeline:",
+    ),
+    _d(
+        "test_a_directory_name_that_does_not_match_the_id_inside",
+        "format/manifest.py",
+        "    if manifest.checkpoint != checkpoint:",
+        "    if not manifest.checkpoint:",
+    ),
+    # Integrity
+    _d(
+        "test_truncated_state_loads_without_complaint",
+        "checkpoint/verify.py",
+        "        if size != entry.size:",
+        "        if size < 0:",
+    ),
+    _d(
+        "test_verification_tests_presence_only_and_only_of_some_files",
+        "checkpoint/verify.py",
+        "            if actual != entry.sha256:",
+        "            if not actual:",
+    ),
+    _d(
+        "test_verification_tests_presence_only_and_only_of_some_files",
+        "checkpoint/verify.py",
+        "        for entry in manifest.files:\n            known",
+        "        for entry in manifest.files[-1:]:\n            known",
+    ),
+    _d(
+        "test_the_checksum_is_optional_or_covers_only_the_sidecar",
+        "format/canonical.py",
+        "    if actual != document.sha256:",
+        "    if not actual:",
+    ),
+    _d(
+        "test_inline_and_external_flags_contradict_each_other_and_ranges_overlap",
+        "format/validate.py",
+        "            if start + length > after:",
+        "            if start > after:",
+    ),
+    _d(
+        "test_a_document_of_a_newer_version_is_accepted",
+        "format/canonical.py",
+        "    if version > FORMAT_VERSION:",
+        "    if version > FORMAT_VERSION + 1:",
+    ),
+    _d(
+        "test_listing_silently_skips_what_it_cannot_read",
+        "checkpoint/reader.py",
+        "        if state.damage:\n            raise",
+        "        if not state.live:\n            raise",
+    ),
+    _d(
+        "test_a_hash_that_covers_only_the_payload_lets_records_be_edited_and_reordered",
+        "checkpoint/catalog.py",
+        "        if not first and not self._last_damaged and record.previous != "
+        "self._state.head_sha256:",
+        "        if not first and not self._last_damaged and not record.previous:",
+    ),
+    _d(
+        "test_a_pointer_past_the_end_of_a_truncated_log_restores_what_does_not_exist",
+        "checkpoint/verify.py",
+        "    if latest.sequence > state.head:",
+        "    if latest.sequence < 0:",
+    ),
+    _d(
+        "test_a_valid_but_inconsistent_document_makes_open_fail_instead_of_falling_back",
+        "checkpoint/verify.py",
+        "        except (CorruptionError, RefusedError) as error:\n            found",
+        "        except RefusedError as error:\n            found",
+    ),
+    # Concurrency
+    _d(
+        "test_two_writers_on_one_directory_get_the_same_id_and_one_overwrites_the_other",
+        "checkpoint/catalog.py",
+        "            publish(self._storage, path, data, self._clock)",
+        "            self._storage.put(path, data)",
+    ),
+    _d(
+        "test_a_zombie_commits_after_its_successor_has_started",
+        "checkpoint/catalog.py",
+        "            self._dead = self._fenced(number)\n            raise self._dead from error",
+        "            return record",
+    ),
+    _d(
+        "test_a_zombie_writes_into_a_slot_that_a_compaction_has_freed",
+        "checkpoint/catalog.py",
+        "        if not there:\n            raise self._fenced(number)",
+        "        del there",
+    ),
+    _d(
+        "test_a_read_only_command_helpfully_writes",
+        "checkpoint/reader.py",
+        "        open_storage(root, create=False, options=options) if isinstance(root, "
+        "(str, Path)) else root\n",
+        "        open_storage(root, create=True, options=options) if isinstance(root, "
+        "(str, Path)) else root\n",
+    ),
+    _d(
+        "test_a_second_writer_on_the_same_machine_waits_for_nothing_and_breaks_nothing",
+        "storage/local.py",
+        "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+    ),
+    # Names and input
+    _d(
+        "test_names_with_separators_escape_the_root",
+        "ids.py",
+        'NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")',
+        'NAME_PATTERN = re.compile(r"(?s).{1,128}")',
+    ),
+    _d(
+        "test_intervals_below_one_second_are_always_due",
+        "checkpoint/schedule.py",
+        "        return max(0, self._settings.interval_ms - elapsed)",
+        "        return max(0, self._settings.interval_ms // 1_000 * 1_000 - elapsed)",
+    ),
+    _d(
+        "test_a_clock_stepped_back_stops_checkpoints",
+        "checkpoint/schedule.py",
+        "self._clock.monotonic_ms()",
+        "self._clock.wall_us() // 1_000",
+        times=2,
+    ),
+    _d(
+        "test_a_setting_is_accepted_documented_and_never_read",
+        "checkpoint/retention.py",
+        "settings.retain_age_ms * 1_000",
+        "0",
+    ),
+    _d(
+        "test_every_failure_collapses_into_one_code",
+        "checkpoint/reader.py",
+        '                kind="not_a_store",',
+        '                kind="no_pipeline",',
+    ),
+]
+
+STRAYS = """
+
+def _with_strays(home: Home, state: CatalogState) -> CatalogState:
+    from holdfast.checkpoint.rebuild import summarise
+    from holdfast.format.manifest import parse_manifest
+
+    for entry in home.list(paths.CHECKPOINTS):
+        meaning = paths.classify(entry.path)
+        if meaning and meaning.kind == "manifest" and meaning.checkpoint:
+            data = home.get(entry.path, bytes_max=1 << 26)
+            manifest = parse_manifest(data, entry.path, meaning.checkpoint)
+            if state.find(meaning.checkpoint) is None:
+                state = replace(state, live=(*state.live, summarise(manifest, data)))
+    return state
+"""
+
+
+def run(mutation: Mutation) -> str | None:
+    """Test one mutation; returns None when the test went red, otherwise what is wrong."""
+    with tempfile.TemporaryDirectory() as place:
+        source = Path(place) / "src"
+        shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
+        wrong = mutation.apply(source)
+        if wrong is not None:
+            return wrong
+        if "_with_strays" in mutation.new:
+            catalog = source / "holdfast" / mutation.file
+            catalog.write_text(catalog.read_text(encoding="utf-8") + STRAYS, encoding="utf-8")
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            mutation.test,
+        ]
+        done = subprocess.run(
+            [*command, "--timeout", "60"],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode == 1 and ("FAILED" in done.stdout or "failed" in done.stdout):
+        return None
+    if done.returncode == 0:
+        return "the test stayed green"
+    return f"pytest ended with {done.returncode}: {done.stdout[-300:]}{done.stderr[-300:]}"
+
+
+def main(words: list[str]) -> int:
+    """Run the chosen mutations; returns how many were not noticed."""
+    chosen = [m for m in MUTATIONS if not words or any(w in m.test + m.file for w in words)]
+    begun = time.perf_counter()
+    survived = 0
+    for mutation in chosen:
+        wrong = run(mutation)
+        survived += wrong is not None
+        name = mutation.test.split("::")[-1]
+        print(
+            f"{'red     ' if wrong is None else 'SURVIVED'} {name}  [{mutation.file}] {wrong or ''}"
+        )
+    seconds = time.perf_counter() - begun
+    noticed = len(chosen) - survived
+    print(f"{len(chosen)} mutations, {noticed} noticed, {survived} not, {seconds:.0f} s")
+    return min(survived, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
