@@ -20,7 +20,6 @@ from pathlib import Path
 import holdfast as hf
 from holdfast.checkpoint.catalog import load_catalog
 from holdfast.format.manifest import FileEntry, manifest_bytes, parse_manifest
-from holdfast.format.records import BaseBody, CommitBody
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.storage.disk import Disk
 
@@ -109,8 +108,14 @@ class Bare:
                 descriptor = self.disk.open_read(file)
                 self.disk.sync(descriptor)
                 self.disk.close(descriptor)
-            for directory in (files[0].parent, files[0].parents[1], home, home.parent, self.root,
-                              self.root.parent):
+            for directory in (
+                files[0].parent,
+                files[0].parents[1],
+                home,
+                home.parent,
+                self.root,
+                self.root.parent,
+            ):
                 self.disk.sync_dir(directory)
         catalog = self.root / "catalog"
         self._file(catalog / "tmp", record, sync=True)
@@ -158,7 +163,9 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
     syncs = sum(counts.get(name, 0) for name in ("sync", "sync_dir", "sync_filesystem"))
     other = sum(counts.values()) - syncs
     a, b = median_ms(ours), median_ms(theirs)
-    print(f"| {barrier} | {files} | {inherited} | {a:.2f} | {b:.2f} | {a / b:.2f} | {syncs} | {other} |")
+    print(
+        f"| {barrier} | {files} | {inherited} | {a:.2f} | {b:.2f} | {a / b:.2f} | {syncs} | {other} |"
+    )
     storage.close()
     shutil.rmtree(base)
 
@@ -181,7 +188,9 @@ def _draft(store: hf.Store, sizes: list[int], kept: int = 0) -> hf.Draft:
 
 
 def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
-    print("\n## List, read and recover with many retained checkpoints (goal: list 10,000 below 1 s)")
+    print(
+        "\n## List, read and recover with many retained checkpoints (goal: list 10,000 below 1 s)"
+    )
     print("| retained | records read | list ms | show one ms | open for writing ms | commit ms |")
     print("|---|---|---|---|---|---|")
     for count in counts:
@@ -199,7 +208,9 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
             clocked(show, lambda: reader.manifest(found[0]))  # noqa: B023
             store = clocked(
                 opening,
-                lambda: hf.open_store(root, "p", topology=TOPOLOGY, settings=settings, clean_up=False),
+                lambda: hf.open_store(
+                    root, "p", topology=TOPOLOGY, settings=settings, clean_up=False
+                ),
             )
             draft = _draft(store, [], 1)
             clocked(commit, lambda: store.commit(draft))  # noqa: B023
@@ -227,15 +238,23 @@ def bench_manifest(count: int) -> None:
     entries = [
         FileEntry(
             path=f"checkpoints/{draft.checkpoint}/operators/totals/partition-00000-{n:016x}.snap",
-            size=123_456, sha256=secrets.token_hex(32), kind="snapshot", operator="totals",
-            partition=n % 8, rows=10_000, hash_min=n, hash_max=2**64 - 1 - n,
+            size=123_456,
+            sha256=secrets.token_hex(32),
+            kind="snapshot",
+            operator="totals",
+            partition=n % 8,
+            rows=10_000,
+            hash_min=n,
+            hash_max=2**64 - 1 - n,
         )
         for n in range(count)
     ]
     import msgspec
 
     manifest = msgspec.structs.replace(
-        store.current, files=entries, bytes_total=sum(e.size for e in entries),
+        store.current,
+        files=entries,
+        bytes_total=sum(e.size for e in entries),
         bytes_new=sum(e.size for e in entries),
     )
     encode, decode, valid = [], [], []
@@ -245,8 +264,12 @@ def bench_manifest(count: int) -> None:
         data = clocked(encode, lambda: manifest_bytes(manifest))
         back = clocked(decode, lambda: parse_manifest(data, "m", manifest.checkpoint))  # noqa: B023
         clocked(valid, lambda: validate(back))  # noqa: B023
-    print("| files | bytes | encode ms | decode and check ms | validate ms |\n|---|---|---|---|---|")
-    print(f"| {count} | {len(data)} | {median_ms(encode):.1f} | {median_ms(decode):.1f} | {median_ms(valid):.1f} |")
+    print(
+        "| files | bytes | encode ms | decode and check ms | validate ms |\n|---|---|---|---|---|"
+    )
+    print(
+        f"| {count} | {len(data)} | {median_ms(encode):.1f} | {median_ms(decode):.1f} | {median_ms(valid):.1f} |"
+    )
 
 
 # Requests on an object store
@@ -265,30 +288,42 @@ def bench_requests() -> None:
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     boto3.client(
-        "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="x",
+        "s3",
+        endpoint_url=endpoint,
+        region_name="us-east-1",
+        aws_access_key_id="x",
         aws_secret_access_key="y",
     ).create_bucket(Bucket="bench")
     from holdfast.testing import CountingStorage
 
     options = {
-        "endpoint": endpoint, "region": "us-east-1", "access_key_id": "x",
-        "secret_access_key": "y", "client_options": {"allow_http": True},
+        "endpoint": endpoint,
+        "region": "us-east-1",
+        "access_key_id": "x",
+        "secret_access_key": "y",
+        "client_options": {"allow_http": True},
     }
     storage = CountingStorage(hf.open_storage("s3://bench/root", options=options))
-    print("| new files | requests of the commit | bytes written | requests by kind |\n|---|---|---|---|")
+    print(
+        "| new files | requests of the commit | bytes written | requests by kind |\n|---|---|---|---|"
+    )
     with hf.open_store(storage, "p", topology=TOPOLOGY) as store:
         for files in (1, 4, 16):
             draft = _draft(store, [20_000] * files)
             storage.reset()
             store.commit(draft)
-            print(f"| {files} | {storage.requests} | {storage.bytes_written} | {dict(storage.counts)} |")
+            print(
+                f"| {files} | {storage.requests} | {storage.bytes_written} | {dict(storage.counts)} |"
+            )
     server.stop()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
-    parser.add_argument("--dir", default=".bench", help="where to work; must be on the disk to measure")
+    parser.add_argument(
+        "--dir", default=".bench", help="where to work; must be on the disk to measure"
+    )
     args = parser.parse_args()
     work = Path(args.dir)
     work.mkdir(exist_ok=True)

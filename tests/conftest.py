@@ -74,7 +74,7 @@ def s3_bucket(s3_server):
     """A bucket of this session."""
     import urllib.request
 
-    name = f"holdfast-{uuid.uuid4().hex[:12]}"  # noqa: TID251 - a fresh name, never stored
+    name = f"holdfast-{uuid.uuid4().hex[:12]}"
     urllib.request.urlopen(urllib.request.Request(f"{s3_server}/{name}", method="PUT")).close()
     return name
 
@@ -82,4 +82,4 @@ def s3_bucket(s3_server):
 @pytest.fixture
 def s3_url(s3_bucket):
     """A fresh prefix in the bucket."""
-    return f"s3://{s3_bucket}/{uuid.uuid4().hex}"  # noqa: TID251
+    return f"s3://{s3_bucket}/{uuid.uuid4().hex}"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 
 import pytest
-from scenarios import SCENARIOS, Scenario
-from scenes import PIPELINE, World, assert_verified, copied, snapshot
 
 from holdfast.checkpoint import recovery_plan
 from holdfast.points import POINTS
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import SimulatedCrash, crash_at, points_reached
+from scenarios import SCENARIOS, Scenario
+from scenes import PIPELINE, World, assert_verified, copied, snapshot
 
 
 class KernelStorage(LocalStorage):

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.ids import CheckpointId, Epoch, RandomIds
-from holdfast.pipeline.operators.work import EpochContext, Work
+from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
+from holdfast.pipeline.operators.work import HASH, EpochContext, Work
 from holdfast.state import (
     BagPartition,
     LatestPartition,
@@ -126,9 +126,11 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    partition = context.partitionId() if context else 0
+    task = context.partitionId() if context else 0
+    received = [batch for batch in batches if batch.num_rows]
+    partition = task if spec.work is None else partition_of(received, spec.partitions)
     try:
-        yield from _run(spec, partition, batches)
+        yield from _run(spec, partition, received)
     except HoldfastError as error:
         error.facts.setdefault("operator", spec.name)
         error.facts.setdefault("epoch", spec.epoch)
@@ -145,8 +147,19 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
         ) from error
 
 
-def _run(spec: StageSpec, partition: int, batches: Iterable[Any]) -> Iterator[Any]:
-    received = [batch for batch in batches if batch.num_rows]
+def partition_of(batches: Sequence[Any], partitions: int) -> int:
+    """Which partition these rows are of; -1 without rows.
+
+    Taken from the rows themselves: the number of the task also counts the tasks of other operators
+    that run in the same stage.
+    """
+    if not batches:
+        return -1
+    vnode = (batches[0].column(HASH)[0].as_py() % (1 << 64)) >> (64 - VNODE_BITS)
+    return ((vnode + 1) * partitions - 1) >> VNODE_BITS
+
+
+def _run(spec: StageSpec, partition: int, received: list[Any]) -> Iterator[Any]:
     counters = {"rows": sum(batch.num_rows for batch in received)}
     runs: list[RunInfo] = []
     changes: Any = None
@@ -161,7 +174,7 @@ def _run(spec: StageSpec, partition: int, batches: Iterable[Any]) -> Iterator[An
     count = changes.num_rows if changes is not None else 0
     counters["changes"] = count
     staged = [_stage(spec, partition, target, changes) for target in spec.staging] if count else []
-    control = Control(spec.name, partition, runs, [s for s in staged if s], counters)
+    control = Control(spec.name, partition, runs, staged, counters)
     data = msgspec.json.encode(control)
     if not spec.emit:
         yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])

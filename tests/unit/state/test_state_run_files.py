@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import pickle  # noqa: TID251  # what Spark does to values between tasks
+import pickle  # what Spark does to values between tasks
 
 import numpy as np
 import pyarrow as pa

@@ -1,10 +1,10 @@
-"""One object store over real HTTP for the storage tests: moto's server on a free loopback port."""
+"""One object store over real HTTP for the storage tests: the session's server on loopback."""
 
 from __future__ import annotations
 
 import itertools
-import logging
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -33,28 +33,17 @@ class S3:
 
 
 @pytest.fixture(scope="session")
-def s3():
-    """The server; it ends with the session."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    endpoint = f"http://{host}:{port}"
+def s3(s3_server):
+    """The server of the whole session, with a client that gives up soon."""
     options = {
-        "endpoint": endpoint,
+        "endpoint": s3_server,
         "region": "us-east-1",
         "access_key_id": "test",
         "secret_access_key": "test",
         "client_options": {"allow_http": True, "timeout": "10s"},
-        "retry_config": {
-            "max_retries": 1,
-            "retry_timeout": __import__("datetime").timedelta(seconds=5),
-        },
+        "retry_config": {"max_retries": 1, "retry_timeout": timedelta(seconds=5)},
     }
-    yield S3(endpoint, options)
-    server.stop()
+    return S3(s3_server, options)
 
 
 @pytest.fixture
