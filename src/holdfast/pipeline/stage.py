@@ -155,7 +155,7 @@ def partition_of(batches: Sequence[Any], partitions: int) -> int:
     """
     if not batches:
         return -1
-    vnode = (batches[0].column(HASH)[0].as_py() % (1 << 64)) >> (64 - VNODE_BITS)
+    vnode = int(batches[0].column(HASH)[0].as_py() % (1 << 64)) >> (64 - VNODE_BITS)
     return ((vnode + 1) * partitions - 1) >> VNODE_BITS
 
 

@@ -1,0 +1,170 @@
+"""One aggregation on the same files: Holdfast, Structured Streaming, and Spark with no state at all.
+
+Run: python benchmarks/bench_pipeline.py [--quick] [--keys 1000000]
+
+Loads so many keys, then runs batches of 50,000 rows over them. The three sides take turns in blocks
+inside one session, so that noise and the JVM's warm-up hit all of them; medians and ratios are what
+counts. Structured Streaming runs with RocksDB and changelog checkpointing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import holdfast as hf
+from holdfast.pipeline.session import open_session
+
+SCHEMA = "k long, x long"
+BATCH = 50_000
+
+
+def write(directory: Path, number: int, keys: np.ndarray) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    table = pa.table({"k": keys.astype(np.int64), "x": (keys * 7 % 1000).astype(np.int64)})
+    temporary = directory / f".tmp-{number}"
+    pq.write_table(table, temporary)
+    temporary.rename(directory / f"part-{number:06d}.parquet")
+
+
+class Holdfast:
+    """The pipeline under test."""
+
+    def __init__(self, home: Path, spark, partitions: int) -> None:
+        self.pipe = hf.Pipeline("bench", store=home / "cp", spark=spark, partitions=partitions)
+        rows = self.pipe.source(
+            "in", hf.sources.Files(str(home / "in"), schema=SCHEMA, files_max=1)
+        )
+        rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="t")
+        self.phases: dict[str, list[float]] = {}
+        self.bytes: list[int] = []
+
+    def run(self, epochs: int) -> list[float]:
+        times, last = [], time.perf_counter()
+
+        def seen(report) -> None:
+            nonlocal last
+            now = time.perf_counter()
+            times.append((now - last) * 1e3)
+            last = now
+            self.bytes.append(report.bytes_new)
+            for name, ms in report.phases_ms.items():
+                self.phases.setdefault(name, []).append(ms)
+
+        began = time.perf_counter()
+        self.pipe.run(epochs=epochs, on_epoch=seen)
+        self.first_ms = times[0] if times else (time.perf_counter() - began) * 1e3
+        return times[1:] if len(times) > 1 else times
+
+
+class Streaming:
+    """Structured Streaming doing the same."""
+
+    def __init__(self, home: Path, spark) -> None:
+        self.spark, self.home = spark, home
+        spark.conf.set(
+            "spark.sql.streaming.stateStore.providerClass",
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        )
+        spark.conf.set(
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true"
+        )
+        spark.conf.set("spark.sql.shuffle.partitions", "2")
+
+    def run(self, files: int) -> list[float]:
+        stream = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        frame = (
+            stream.parquet(str(self.home / "ss-in")).groupBy("k").agg({"*": "count", "x": "sum"})
+        )
+        query = (
+            frame.writeStream.outputMode("update").format("noop")
+            .option("checkpointLocation", str(self.home / "ss-cp")).trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination()
+        times = [
+            p["durationMs"]["triggerExecution"] for p in query.recentProgress if p["numInputRows"]
+        ]
+        return times[1:] if len(times) > 1 else times
+
+
+def stateless(spark, paths: list[Path], partitions: int) -> list[float]:
+    """The same Spark job with no state and no checkpoint: the floor."""
+    from pyspark.sql import functions as F
+
+    def count(batches):
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["n"])
+
+    times = []
+    for path in paths:
+        began = time.perf_counter()
+        frame = spark.read.schema(SCHEMA).parquet(str(path)).selectExpr("xxhash64(k) h", "k", "x")
+        place = F.expr(f"cast(((shiftrightunsigned(h, 56) + 1) * {partitions} - 1) div 256 AS int)")
+        frame.repartitionById(partitions, place).mapInArrow(count, "n long").collect()
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def bench(home: Path, spark, keys: int, batches: int, block: int) -> None:
+    partitions = 2
+    rng = np.random.default_rng(1)
+    ours, theirs = Holdfast(home, spark, partitions), Streaming(home, spark)
+    number = 0
+    load_ours, load_theirs = [], []
+    for start in range(0, keys, 1_000_000):
+        chunk = np.arange(start, min(start + 1_000_000, keys))
+        for side in ("in", "ss-in"):
+            write(home / side, number, rng.permutation(chunk))
+        number += 1
+        load_ours += [sum([ours.run(1)[0]])]
+        load_theirs += theirs.run(1)
+    own, other, floor = [], [], []
+    for _ in range(batches // block):
+        paths = []
+        for _ in range(block + 1):  # the first of a block pays for starting again: not counted
+            rows = rng.integers(0, keys, BATCH)
+            for side in ("in", "ss-in"):
+                write(home / side, number, rows)
+            paths.append(home / "in" / f"part-{number:06d}.parquet")
+            number += 1
+        own += ours.run(block + 1)
+        other += theirs.run(block + 1)
+        floor += stateless(spark, paths[1:], partitions)
+    a, b, c = (statistics.median(side) for side in (own, other, floor))
+    la, lb = statistics.median(load_ours[-3:]), statistics.median(load_theirs[-3:])
+    print(f"| {keys} | {a:.0f} | {b:.0f} | {c:.0f} | {b / a:.1f} | {a / c:.2f} | {la:.0f} | {lb:.0f} "
+          f"| {lb / la:.1f} | {statistics.median(ours.bytes[-block:])} |", flush=True)  # fmt: skip
+    phases = {name: statistics.median(ms[-block:]) for name, ms in ours.phases.items()}
+    print("  where the milliseconds go:", ", ".join(f"{n} {ms:.1f}" for n, ms in phases.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--keys", type=int, nargs="*", default=None)
+    parser.add_argument("--dir", default=".bench")
+    args = parser.parse_args()
+    spark = open_session(
+        app="bench",
+        master="local[2]",
+        config={"spark.driver.memory": "6g", "spark.log.level": "ERROR"},
+    )
+    print("| keys | Holdfast ms | Streaming ms | stateless ms | times faster | over stateless "
+          "| load 1 M ms | streaming load ms | times faster | run bytes an epoch |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    for keys in args.keys or ([200_000] if args.quick else [1_000_000, 10_000_000]):
+        home = Path(args.dir).absolute() / f"pipeline-{keys}"
+        shutil.rmtree(home, ignore_errors=True)
+        bench(home, spark, keys, 10 if args.quick else 30, 5 if args.quick else 10)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

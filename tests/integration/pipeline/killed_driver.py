@@ -1,0 +1,45 @@
+"""A pipeline in a process of its own, to be killed: journal or generator into Parquet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import holdfast as hf
+
+
+def main() -> None:
+    home, kind, partitions, master = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
+    pipe = hf.Pipeline(
+        "p", store=home / "cp", partitions=partitions, master=master,
+        spark_config={
+            "spark.driver.memory": "1g", "spark.speculation": sys.argv[5] if len(sys.argv) > 5 else "false",
+            "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.5",
+            "spark.log.level": "OFF",
+        },
+    )  # fmt: skip
+    if kind == "journal":
+        rows = pipe.source(
+            "in", hf.sources.Journal(home / "journal", payload="k long, x long", events_max=2_000)
+        ).select("k", "x", "sequence AS id")
+    else:
+        rows = pipe.source(
+            "in",
+            hf.sources.Generator(
+                {"k": "pmod(xxhash64(id, seed), 50)", "x": "id % 7", "id": "id"},
+                rows=20_000,
+                rows_per_epoch=1_000,
+            ),
+        )
+    totals = rows.group_by("k").agg(
+        n=hf.count(), s=hf.sum("x"), d=hf.count_distinct("x"), name="totals"
+    )
+    pipe.sink("totals_out", totals, hf.sinks.Parquet(str(home / "totals")))
+    pipe.sink("rows_out", rows, hf.sinks.Parquet(str(home / "rows")))
+    print("ready", flush=True)
+    pipe.run(on_epoch=lambda report: print(f"epoch {report.epoch}", flush=True))
+    print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()
