@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from scenes import World
-
 from holdfast.settings import Settings
 from holdfast.storage import MemoryStorage
+from scenes import World
 
 
 def test_clock_set_back_does_not_stop_retention_without_an_age():
