@@ -7,6 +7,7 @@ byte of it, and returns the lineage. A store that mixes old and new cannot retur
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, field
 
 from holdfast import CounterPosition, FilesPosition, Part, Settings, open_store, topology
@@ -16,6 +17,7 @@ from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, N
 from holdfast.ids import RandomIds
 from holdfast.storage import MemoryStorage
 
+SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 PIPELINE = "p"
 TOPOLOGY = topology(
     Part(name="orders", kind="source", what="counter"),
@@ -190,6 +192,7 @@ __all__ = [
     "PIPELINE",
     "REBUILD_KINDS",
     "SETTINGS",
+    "SOAK",
     "TOPOLOGY",
     "HoldfastError",
     "World",

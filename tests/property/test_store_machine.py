@@ -15,12 +15,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from conftest import SOAK
 from holdfast.checkpoint import read_store, rebuild_catalog
 from holdfast.errors import CorruptionError, FencedError, NotFoundError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import Model, SimulatedCrash, crash_at
-from scenes import PIPELINE, SETTINGS, World, assert_verified, told
+from scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified, told
 
 RETAIN = 2
 AGES_MS = st.sampled_from([0, 400])

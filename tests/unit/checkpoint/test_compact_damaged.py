@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from scenes import PIPELINE, SETTINGS, World
 
 from holdfast.checkpoint import read_store
 from holdfast.errors import CorruptionError
 from holdfast.storage import MemoryStorage
+from scenes import PIPELINE, SETTINGS, World
 
 
 def damaged_store():
