@@ -288,7 +288,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert [(token.epoch, token.sink) for token in store.pending()] == self.model.pending()
 
     def teardown(self):
-        if hasattr(self, "world"):
+        if hasattr(self, "world") and self.world.store is not None:
             self._commit(sink=True)
             assert_verified(self.world.storage)
 
