@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from scenes import PIPELINE, SETTINGS, World, fill
 
 from holdfast.checkpoint import rebuild_catalog
 from holdfast.settings import Settings
+from scenes import PIPELINE, SETTINGS, World, fill
 
 Step = Callable[[World], object]
 

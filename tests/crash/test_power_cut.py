@@ -6,12 +6,12 @@ import functools
 
 import msgspec
 import pytest
-from conftest import SOAK
-from scenes import PIPELINE, SETTINGS, World, assert_verified, snapshot
 
+from conftest import SOAK
 from holdfast.errors import CommitUnknownError, HoldfastError
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import FaultyDisk, PowerCut, RecordingDisk
+from scenes import PIPELINE, SETTINGS, World, assert_verified, snapshot
 
 RANDOM_STATES = 40 if SOAK else 2
 KEEP_ONE = msgspec.structs.replace(SETTINGS, retain=1, base_every_min=4)
@@ -146,7 +146,7 @@ def test_commit_record_is_named_only_after_the_barrier(ram_path):
     names = _calls_of_a_commit(ram_path)
     record_link = len(names) - 1 - names[::-1].index("link")
     barrier_end = max(i for i, name in enumerate(names[:record_link]) if name == "sync_dir")
-    assert "create" not in names[: record_link][barrier_end:-3]
+    assert "create" not in names[:record_link][barrier_end:-3]
     assert names[record_link + 1] in ("unlink", "sync_dir")
 
 

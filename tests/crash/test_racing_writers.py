@@ -9,7 +9,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, snapshot, told
 
 from holdfast import open_storage, open_store
 from holdfast.checkpoint import read_store
@@ -17,6 +16,7 @@ from holdfast.clock import SystemClock
 from holdfast.errors import ConflictError, FencedError, HoldfastError
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import FaultyDisk, HookedStorage
+from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, snapshot, told
 
 RACERS = 32
 

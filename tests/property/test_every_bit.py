@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 
 import pytest
-from conftest import SOAK
-from scenes import PIPELINE, SETTINGS, World, assert_verified
 
+from conftest import SOAK
 from holdfast.checkpoint import verify_store
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.storage import MemoryStorage
+from scenes import PIPELINE, SETTINGS, World, assert_verified
 
 
 class Overlay(MemoryStorage):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from conftest import SOAK
-from hypothesis import settings, strategies as st
+from hypothesis import settings
+from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
@@ -14,12 +14,13 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from scenes import PIPELINE, SETTINGS, World, assert_verified, told
 
+from conftest import SOAK
 from holdfast.checkpoint import read_store, rebuild_catalog
 from holdfast.errors import CorruptionError, FencedError, NotFoundError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import Model, SimulatedCrash, crash_at
+from scenes import PIPELINE, SETTINGS, World, assert_verified, told
 
 RETAIN, AGE_MS = 2, 400
 STORE = msgspec.structs.replace(
@@ -113,9 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
         report = self.world.store.gc(dry_run=True)
         assert self.world.storage._objects == before
         epochs = {entry.checkpoint: entry.epoch for entry in self.world.store.list()}
-        kept = self.model.keeps(
-            RETAIN, age_us=AGE_MS * 1_000, now_us=self.world.clock.wall_us()
-        )
+        kept = self.model.keeps(RETAIN, age_us=AGE_MS * 1_000, now_us=self.world.clock.wall_us())
         assert {epochs[checkpoint] for checkpoint in report.dropped} == set(self.model.live) - kept
 
     @precondition(lambda self: self.model.live)
@@ -200,17 +199,15 @@ class StoreMachine(RuleBasedStateMachine):
         before = dict(storage._objects)
         storage.put(path, bytes(damaged))
         self.world = World(storage, settings=STORE, clock=self.world.clock)
-        try:
+        if self.model.reopen(hurt) is not None:
             self.world.open()
-        except CorruptionError as error:
-            assert error.kind == "no_intact_checkpoint"
-            assert self.model.reopen(hurt) is None
-            assert storage._objects == {**before, path: bytes(damaged)}
             storage.put(path, whole)
-            self._reopen()
             return
-        assert self.model.reopen(hurt) is not None
+        with pytest.raises(CorruptionError, match="no checkpoint is intact"):
+            self.world.open()
+        assert storage._objects == {**before, path: bytes(damaged)}
         storage.put(path, whole)
+        self._reopen()
 
     def _needing(self, path):
         """Epochs of the checkpoints that need a file."""

@@ -197,9 +197,7 @@ def check_file(
         return _finding(error.kind, f"file cannot be read: {error.what}", path)
 
 
-def _compare(
-    storage: StorageReader, path: str, entry: FileEntry, *, deep: bool
-) -> Finding | None:
+def _compare(storage: StorageReader, path: str, entry: FileEntry, *, deep: bool) -> Finding | None:
     size = storage.stat(path).size
     if size != entry.size:
         return _finding("size_differs", "file has another size", path, entry.size, size)

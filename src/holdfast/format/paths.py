@@ -35,7 +35,9 @@ PINS = "pins"
 TEMPORARY_PREFIX = ".hf-tmp-"
 
 # Parts that are not empty, `.` or `..`, without control characters and backslashes.
-_RELATIVE = re.compile(r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+)*")
+_RELATIVE = re.compile(
+    r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+)*"
+)
 _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.points import POINTS, handling
 
 
-class SimulatedCrash(BaseException):  # noqa: N818 - not an error: the end of a process
+class SimulatedCrash(BaseException):
     """The process died at a named point."""
 
     def __init__(self, point: str, nth: int) -> None:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import InvalidInputError, StorageError
@@ -56,7 +56,7 @@ class Fault:
     def error(self, operation: str, path: str) -> StorageError:
         """The error that a real storage would raise."""
         known = None if self.after else False
-        facts = {"path": path, "operation": operation, "injected": True}
+        facts: dict[str, Any] = {"path": path, "operation": operation, "injected": True}
         if self.kind == "enospc":
             # Where a write may have happened, trying again proves nothing about it.
             return StorageError(

@@ -49,9 +49,7 @@ class RecordingDisk(Disk):
     real_sync: also really sync; off, since the record alone decides what survives.
     """
 
-    def __init__(
-        self, base: Path, *, skip: Collection[Sync] = (), real_sync: bool = False
-    ) -> None:
+    def __init__(self, base: Path, *, skip: Collection[Sync] = (), real_sync: bool = False) -> None:
         """Begin with an empty record; `base` exists and is durable."""
         self._base = base.absolute()
         self._skip = frozenset(skip)
@@ -190,7 +188,7 @@ class PowerCut:
         for call in calls:
             self._replay(call)
 
-    def _replay(self, call: Call) -> None:
+    def _replay(self, call: Call) -> None:  # noqa: C901 - one case for each system call
         match call.name:
             case "create":
                 file = self._files[call.inode] = _File()
@@ -254,12 +252,12 @@ class PowerCut:
         contents: dict[int, bytes] = {}  # two names of one file show the same bytes
 
         def walk(directory: _Directory, prefix: str) -> None:
-            for name, node in _chosen(directory, keep_names, chance).items():
+            for name, node in _chosen(directory, chance, keep_names=keep_names).items():
                 if isinstance(node, _Directory):
                     walk(node, f"{prefix}{name}/")
                     continue
                 if id(node) not in contents:
-                    how = content or chance.choice(("empty", "torn", "garbage", "whole"))
+                    how: str = content or chance.choice(("empty", "torn", "garbage", "whole"))
                     contents[id(node)] = _after_cut(node, how, chance)
                 found[f"{prefix}{name}"] = contents[id(node)]
 
@@ -268,7 +266,7 @@ class PowerCut:
 
 
 def _chosen(
-    directory: _Directory, keep_names: bool | None, chance: random.Random
+    directory: _Directory, chance: random.Random, *, keep_names: bool | None
 ) -> dict[str, _File | _Directory]:
     """The names of a directory after the cut."""
     if keep_names is not None:

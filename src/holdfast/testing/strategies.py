@@ -44,7 +44,7 @@ from holdfast.format.records import (
     SinkPromise,
     Summary,
 )
-from holdfast.format.topology import Part, Topology, fingerprint, topology
+from holdfast.format.topology import Part, PartKind, Topology, fingerprint, topology
 from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId, uuid7
 
 _HEX = "0123456789abcdef"
@@ -60,7 +60,9 @@ def names() -> SearchStrategy[str]:
 def bad_names() -> SearchStrategy[str]:
     """Names that must be refused: they climb, hide, separate, or are too long."""
     return st.one_of(
-        st.sampled_from(["", ".", "..", "../x", "a/b", "/a", ".a", "-a", "a\x00", "a\\b", "ä", " "]),
+        st.sampled_from(
+            ["", ".", "..", "../x", "a/b", "/a", ".a", "-a", "a\x00", "a\\b", "ä", " "]
+        ),
         st.text("ab", min_size=129, max_size=140),
         names().map(lambda name: f"../{name}"),
     )
@@ -118,13 +120,15 @@ def counters() -> SearchStrategy[CounterPosition]:
     )
 
 
-@st.composite
+@st.composite  # type: ignore[untyped-decorator]
 def topologies(draw: Any) -> Topology:
     """Pipelines with at least one source; inputs exist, names are unique."""
     chosen = draw(st.lists(names(), min_size=1, max_size=7, unique=True))
     parts: list[Part] = []
     for number, name in enumerate(chosen):
-        kind = "source" if number == 0 else draw(st.sampled_from(["source", "operator", "sink"]))
+        kind: PartKind = (
+            "source" if number == 0 else draw(st.sampled_from(["source", "operator", "sink"]))
+        )
         before = [part.name for part in parts if part.kind != "sink"]
         inputs = [] if kind == "source" else draw(st.lists(st.sampled_from(before), unique=True))
         parts.append(
@@ -137,7 +141,7 @@ def topologies(draw: Any) -> Topology:
     return topology(*parts)
 
 
-@st.composite
+@st.composite  # type: ignore[untyped-decorator]
 def manifests(draw: Any) -> Manifest:
     """Valid manifests: entries for every part, own files, totals that add up."""
     shape = draw(topologies())
@@ -148,9 +152,7 @@ def manifests(draw: Any) -> Manifest:
         if draw(st.booleans()):
             data = draw(st.binary(max_size=40))
             small = InlineState(data=data, sha256=sha256_hex(data))
-            operators.append(
-                OperatorEntry(name=name, trace="small", bytes=len(data), small=small)
-            )
+            operators.append(OperatorEntry(name=name, trace="small", bytes=len(data), small=small))
             continue
         size = draw(st.integers(0, 2**40))
         path = paths.run(
@@ -232,7 +234,7 @@ def bodies() -> SearchStrategy[Body]:
     )
 
 
-@st.composite
+@st.composite  # type: ignore[untyped-decorator]
 def records(draw: Any) -> Record:
     """Catalog records whose base is possible."""
     body = draw(bodies())
@@ -283,7 +285,7 @@ def outcomes() -> SearchStrategy[Outcome]:
     )
 
 
-@st.composite
+@st.composite  # type: ignore[untyped-decorator]
 def drafts(draw: Any) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """Calls on a `Draft` of the topology `holdfast.testing.strategies.draft_topology()`.
 
@@ -294,7 +296,9 @@ def drafts(draw: Any) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
         ("put_small", ("state", draw(st.binary(max_size=64))), {"keys": draw(counts)}),
     ]
     if draw(st.booleans()):
-        calls.append(("stage_sink", ("sink", draw(st.text(max_size=20))), {"replay": draw(replays())}))
+        calls.append(
+            ("stage_sink", ("sink", draw(st.text(max_size=20))), {"replay": draw(replays())})
+        )
     if draw(st.booleans()):
         calls.append(("set_watermark", (draw(counts),), {}))
     if draw(st.booleans()):
