@@ -66,7 +66,8 @@ class Run:
             try:
                 step(self.world)
             except HoldfastError as error:
-                assert not fired and self.faulty.fired, "failed although nothing was wrong"
+                assert not fired, "failed although nothing was wrong"
+                assert self.faulty.fired, "failed although nothing was wrong"
                 self.after_failure(index, step, error, before)
             else:
                 if self.faulty.fired and not fired:

@@ -32,11 +32,10 @@ from holdfast.errors import (
     InvalidInputError,
 )
 from holdfast.format import paths
-from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import Manifest, Versions, seal_manifest
 from holdfast.format.position import compare
-from holdfast.format.records import CommitBody, Latest, Summary, latest_bytes
+from holdfast.format.records import CommitBody, Summary
 from holdfast.format.validate import validate
 from holdfast.ids import Sequence
 from holdfast.points import reach
@@ -232,20 +231,3 @@ def _check_inherited(home: Home, manifest: Manifest, parent: Manifest | None) ->
                 reason=finding.message,
                 remedy="inherit only files of checkpoints that are live; nothing was committed",
             )
-
-
-def write_hint(home: Home, storage: Storage, catalog: CatalogWriter, summary: Summary) -> None:
-    """Leave the hint for people and monitors. It is not worth failing a commit for."""
-    latest = Latest(
-        format=FORMAT_VERSION,
-        sha256=NO_DIGEST,
-        sequence=catalog.state.head,
-        record_sha256=catalog.state.head_sha256,
-        checkpoint=summary.checkpoint,
-        epoch=summary.epoch,
-    )
-    try:
-        storage.put(home.at(paths.LATEST), latest_bytes(latest), durable=False)
-    except HoldfastError:
-        return
-    reach("commit.after_hint")

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from holdfast.checkpoint.catalog import CatalogState, CatalogWriter, load_catalog, off_lineage
+from holdfast.checkpoint.hint import read_hint, write_hint
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
@@ -34,15 +35,7 @@ from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import (
-    SMALL_BYTES_MAX,
-    Latest,
-    SinkPromise,
-    StoreHeader,
-    Summary,
-    header_bytes,
-    parse_latest,
-)
+from holdfast.format.records import SinkPromise, StoreHeader, Summary, header_bytes
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, IdSource, RandomIds, Sequence
 from holdfast.points import reach
@@ -131,7 +124,7 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
             elif len(winners) == 1:
                 confirmed = checkpoint in parents or _has_outcome(checkpoint, manifest, outcomes)
                 take.append(Found(summarise(manifest, data), manifest, confirmed))
-    hint = _hint(reader.home)
+    hint = read_hint(reader.home)
     numbers = [*_record_numbers(reader.home), *(entry.summary.sequence for entry in take)]
     return RebuildPlan(
         pipeline=reader.home.pipeline,
@@ -221,15 +214,6 @@ def _unfit(reader: StoreReader, manifest: Manifest) -> str | None:
     return None
 
 
-def _hint(home: Home) -> Latest | None:
-    """The hint is not trusted for what is there, but epochs and numbers up to it were used."""
-    try:
-        data = home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
-        return parse_latest(data, home.at(paths.LATEST))
-    except (NotFoundError, CorruptionError):
-        return None
-
-
 def _record_numbers(home: Home) -> list[int]:
     return [
         meaning.sequence
@@ -279,6 +263,16 @@ def rebuild_catalog(
     writer = CatalogWriter(reader.home, storage, state, ids.writer_id(), clock)
     writer.append_base(state.live, rebuilt=True)
     reach("rebuild.after_record")
+    # Should this catalog be lost too, the next rebuild must begin above its numbers.
+    known, newest = read_hint(reader.home), plan.take[-1].summary
+    keep = known is not None and known.epoch >= newest.epoch
+    write_hint(
+        reader.home,
+        storage,
+        writer.state,
+        known.checkpoint if keep and known else newest.checkpoint,
+        known.epoch if keep and known else newest.epoch,
+    )
     return plan
 
 

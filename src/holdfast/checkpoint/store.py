@@ -14,8 +14,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from holdfast.checkpoint.collect import Collector
-from holdfast.checkpoint.commit import commit_draft, write_hint
+from holdfast.checkpoint.commit import commit_draft
 from holdfast.checkpoint.draft import Draft
+from holdfast.checkpoint.hint import write_hint
 from holdfast.checkpoint.opening import Opened, Surroundings, surroundings, take_over
 from holdfast.checkpoint.outcomes import record_outcome
 from holdfast.checkpoint.pins import pin, unpin
@@ -31,6 +32,7 @@ from holdfast.format.position import Position, compare
 from holdfast.format.records import OutcomeStatus, Pin, Summary
 from holdfast.format.topology import Topology
 from holdfast.ids import CheckpointId, Epoch, IdSource
+from holdfast.points import reach
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
 
@@ -149,7 +151,9 @@ class Store:
         self._current = done.manifest
         self._collector.remember(done.manifest, trusted=True)
         self._drafts = {k: d for k, d in self._drafts.items() if not d.finished}
-        write_hint(self.reader.home, self.storage, self._catalog, done.summary)
+        state, summary = self._catalog.state, done.summary
+        write_hint(self.reader.home, self.storage, state, summary.checkpoint, summary.epoch)
+        reach("commit.after_hint")
         return done.summary
 
     # Sinks

@@ -188,7 +188,7 @@ class PowerCut:
         for call in calls:
             self._replay(call)
 
-    def _replay(self, call: Call) -> None:
+    def _replay(self, call: Call) -> None:  # noqa: C901 - one case for each system call
         match call.name:
             case "create":
                 file = self._files[call.inode] = _File()
@@ -252,7 +252,7 @@ class PowerCut:
         contents: dict[int, bytes] = {}  # two names of one file show the same bytes
 
         def walk(directory: _Directory, prefix: str) -> None:
-            for name, node in _chosen(directory, keep_names, chance).items():
+            for name, node in _chosen(directory, chance, keep_names=keep_names).items():
                 if isinstance(node, _Directory):
                     walk(node, f"{prefix}{name}/")
                     continue
@@ -269,7 +269,7 @@ _CUTS: tuple[str, ...] = ("empty", "torn", "garbage", "whole")
 
 
 def _chosen(
-    directory: _Directory, keep_names: bool | None, chance: random.Random
+    directory: _Directory, chance: random.Random, *, keep_names: bool | None
 ) -> dict[str, _File | _Directory]:
     """The names of a directory after the cut."""
     if keep_names is not None:

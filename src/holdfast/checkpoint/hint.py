@@ -1,0 +1,45 @@
+"""The hint `_latest`: for people and monitors, and a lower bound for `rebuild-catalog`.
+
+Invariants:
+- Recovery never reads it.
+- It is written after what it tells of is durable, and is never worth failing for.
+- Every epoch and record number up to the hint was used.
+"""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.home import Home
+from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
+from holdfast.format import paths
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
+from holdfast.format.records import SMALL_BYTES_MAX, Latest, latest_bytes, parse_latest
+from holdfast.ids import CheckpointId, Epoch
+from holdfast.storage.api import Storage
+
+
+def write_hint(
+    home: Home, storage: Storage, state: CatalogState, checkpoint: CheckpointId, epoch: Epoch
+) -> None:
+    """Leave the hint; a failure is ignored."""
+    latest = Latest(
+        format=FORMAT_VERSION,
+        sha256=NO_DIGEST,
+        sequence=state.head,
+        record_sha256=state.head_sha256,
+        checkpoint=checkpoint,
+        epoch=epoch,
+    )
+    try:
+        storage.put(home.at(paths.LATEST), latest_bytes(latest), durable=False)
+    except HoldfastError:
+        return
+
+
+def read_hint(home: Home) -> Latest | None:
+    """The hint, or None where it is missing or damaged."""
+    try:
+        data = home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+        return parse_latest(data, home.at(paths.LATEST))
+    except (NotFoundError, CorruptionError):
+        return None
