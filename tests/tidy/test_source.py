@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -230,3 +231,16 @@ def test_every_claim_of_the_security_page_points_at_a_test():
         path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
     )
     assert [name for name in names if f"def {name}(" not in everything] == []
+
+
+def test_every_mutation_still_fits_the_source():
+    """The text that a mutation replaces is in the source exactly as often as it says."""
+    spec = importlib.util.spec_from_file_location("mutate", ROOT / "tools" / "mutate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module
+    spec.loader.exec_module(module)
+    assert [
+        f"{m.file}: {m.old!r}"
+        for m in module.MUTATIONS
+        if (SOURCE / m.file).read_text(encoding="utf-8").count(m.old) != m.times
+    ] == []
