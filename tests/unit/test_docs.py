@@ -112,6 +112,7 @@ def test_every_kind_is_documented_and_every_documented_kind_exists(section, coll
     """docs/errors.md lists exactly the kinds that the source can give."""
     used, documented = collect(), _documented(section)
     known = set().union(*documented.values())
+    assert len(known) == sum(map(len, documented.values())), "a kind has one row, in one section"
     missing = {kind: sorted(files) for kind, files in used.items() if kind not in known}
     assert missing == {}, "a kind without a row in docs/errors.md"
     stale = {kind for part, rows in documented.items() if _exists(part) for kind in rows}
