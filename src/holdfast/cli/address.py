@@ -56,7 +56,9 @@ def parse_options(pairs: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def open_root(address: str, options: dict[str, Any] | None = None, *, create: bool = False) -> Storage:
+def open_root(
+    address: str, options: dict[str, Any] | None = None, *, create: bool = False
+) -> Storage:
     """Open a root, with the environment's object-store settings below the given options."""
     if not address.strip():
         raise InvalidInputError("the address of a store is empty", kind="bad_url")
