@@ -2,8 +2,9 @@
 
 Invariants:
 - The destination is a valid store at every moment: the old replica until one put-if-absent record,
-  the new replica after it. Files, manifests and outcomes are there, verified and durable, before
-  that record; pins follow it.
+  the new replica after it. Files and manifests are there, verified and durable, before that
+  record. Outcomes and pins follow it: an outcome of an epoch that the catalog does not know would
+  prove a loss, and a token without an outcome is only published again, which every sink bears.
 - That record is a base with all live checkpoints, one number after the source's newest record, and
   says by its `previous` which record that was. Every field follows from the two stores, so that
   syncs that race or begin again write the same bytes.
@@ -11,7 +12,7 @@ Invariants:
   nobody but a sync has written to it. Another lineage, or a writer of its own, is refused.
 - The source is only read.
 
-Spec: docs/adr/0031-sync-by-one-base-record.md.
+Decision: docs/adr/0034-sync-by-one-base-record.md.
 """
 
 from __future__ import annotations
@@ -162,7 +163,6 @@ class _Sync:
         self._report.new_checkpoints = sum(s.checkpoint not in known for s in ends.source.live)
         self._copy_files(ends, [self._there.manifest(summary) for summary in new])
         self._copy_manifests(new)
-        self._copy_outcomes({summary.epoch for summary in ends.source.live})
         live = self._live(ends)
         record = next_record(ends, live)
         if record is None:
@@ -297,7 +297,8 @@ class _Sync:
     # After the record
 
     def _finish(self, ends: Ends, live: tuple[Summary, ...]) -> None:
-        """Pins, the hint, and then what the replica no longer needs."""
+        """Outcomes, pins, the hint, and then what the replica no longer needs."""
+        self._copy_outcomes({summary.epoch for summary in ends.source.live})
         self._copy_pins({summary.checkpoint for summary in live})
         state = self._here.catalog()
         self._hint(state)
