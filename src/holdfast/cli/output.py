@@ -44,7 +44,7 @@ def emit(value: V, view: Callable[[V], Iterable[Line]], *, as_json: bool) -> Non
 
 def encode(value: object) -> bytes:
     """JSON of a value; what JSON has no form for becomes text."""
-    return msgspec.json.encode(value, enc_hook=str, decimal_format="string")
+    return msgspec.json.encode(value, enc_hook=str)
 
 
 def show(lines: Iterable[Line]) -> None:

@@ -15,6 +15,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 
 Piece = tuple[str, str]
 Line = list[Piece]
@@ -109,8 +110,8 @@ def short_ids(ids: Sequence[str], least: int = 13) -> dict[str, str]:
     """The shortest starts that tell all ids apart: at least the time, which is 13 characters."""
     ordered = sorted(set(ids))
     length = least
-    for left, right in zip(ordered, ordered[1:], strict=False):
-        common = len(os.path.commonprefix([left, right]))
+    for left, right in pairwise(ordered):
+        common = next(i for i, (a, b) in enumerate(zip(left, right, strict=True)) if a != b)
         length = max(length, common + 1)
     return {each: each[:length].rstrip("-") for each in ids}
 

@@ -403,7 +403,9 @@ class StateRows(Value, frozen=True, kw_only=True, tag="holdfast.state/1", tag_fi
     rows_written: int | None
 
 
-class OperatorList(Value, frozen=True, kw_only=True, tag="holdfast.operators/1", tag_field="schema"):
+class OperatorList(
+    Value, frozen=True, kw_only=True, tag="holdfast.operators/1", tag_field="schema"
+):
     """`state` without an operator."""
 
     root: str

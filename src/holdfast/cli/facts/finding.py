@@ -43,7 +43,7 @@ def find_checkpoint(
 
 
 def _instant(ref: str, now_us: int) -> int | None:
-    """Microseconds of `time:…`, a date, a date and time (UTC unless it says otherwise), `ago:2h`."""
+    """Microseconds of `time:…`, a date, a date and time (UTC unless it says so), `ago:2h`."""
     ago = _AGO.fullmatch(ref)
     if ago is not None:
         return now_us - int(ago["number"]) * _UNITS_US[ago["unit"]]

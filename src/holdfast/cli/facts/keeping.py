@@ -56,9 +56,7 @@ Progress = Callable[[int, int], None]
 def pin_place(place: Place, label: str, ref: Summary, note: str, clock: Clock) -> Pinned:
     """Hold a checkpoint under a label."""
     place.reader.header()
-    made = pin(
-        place.reader, place.storage, clock, label=label, ref=ref.checkpoint, note=note
-    )
+    made = pin(place.reader, place.storage, clock, label=label, ref=ref.checkpoint, note=note)
     return Pinned(
         root=place.root, pipeline=place.pipeline, label=label, checkpoint=made.checkpoint,
         epoch=made.epoch, pinned=True,
@@ -169,7 +167,9 @@ def _retention(
     )
 
 
-def _manifests(reader: StoreReader, state: CatalogState) -> tuple[list[Manifest], set[CheckpointId]]:
+def _manifests(
+    reader: StoreReader, state: CatalogState
+) -> tuple[list[Manifest], set[CheckpointId]]:
     """Manifests of what stays; only an abandoned, unpinned one may be unreadable."""
     pinned = {p.checkpoint for p in reader.pins()}
     found, lost = [], set()
@@ -208,7 +208,8 @@ def collect_place(
         for row in plan.keep
     ]
     dropped = [entry.checkpoint for entry in plan.drop]
-    files, size, problem, released = len(sweep.delete), sweep.bytes, "", ()
+    files, size, problem = len(sweep.delete), sweep.bytes, ""
+    released: tuple[str, ...] = ()
     if not dry_run:
         with take_role(place, takeover=takeover, settings=settings, what="gc") as store:
             report = store.gc(keep=keep)
@@ -296,19 +297,20 @@ def restore_place(
     reader = place.reader
     manifest = reader.manifest(summary)
     settings = Settings(recovery_verify="deep")
-    wishes = {"accept_duplicates": accept_duplicates, "accept_loss": accept_loss}
     plan = recovery_plan(
-        place.storage, place.pipeline, resume=summary.checkpoint, settings=settings, **wishes
-    )
+        place.storage, place.pipeline, resume=summary.checkpoint, settings=settings,
+        accept_duplicates=accept_duplicates, accept_loss=accept_loss,
+    )  # fmt: skip
     refusal: HoldfastError | None = plan.refusal
     epoch_next = plan.epoch_next
     state = reader.catalog()
-    newer = [e for e in state.live if e.sequence > summary.sequence and not e.abandoned]
+    newer = [entry for entry in state.live if entry.checkpoint in plan.abandon]
     if refusal is None and not dry_run:
         _check_lockable(place, takeover=takeover, what="restore")
         with open_store(
             place.storage, place.pipeline, topology=manifest.topology, settings=settings,
-            resume=summary.checkpoint, takeover=takeover, clean_up=False, **wishes,
+            resume=summary.checkpoint, takeover=takeover, clean_up=False,
+            accept_duplicates=accept_duplicates, accept_loss=accept_loss,
         ) as store:  # fmt: skip
             epoch_next = store.epoch_next
     return Restore(

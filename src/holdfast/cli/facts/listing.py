@@ -130,7 +130,7 @@ def status_of(summary: Summary, outcomes: Outcomes) -> Status:
     found = {outcomes.status(summary.checkpoint, sink.name) for sink in summary.sinks}
     for status in ("failed", "pending", "aborted"):
         if status in found:
-            return status  # type: ignore[return-value]
+            return status
     return "committed"
 
 

@@ -33,7 +33,7 @@ RefArgument = Annotated[
     str,
     typer.Argument(
         metavar="REF",
-        help="Checkpoint: id, start of an id, label, epoch, time (2026-11-15T21:30, ago:2h), latest.",
+        help="Checkpoint: id, start of one, label, epoch, time (2026-11-15T21:30, ago:2h), latest.",
     ),
 ]
 TakeoverOption = Annotated[

@@ -35,7 +35,7 @@ def ls(
     store: StoreArgument,
     name: Annotated[
         Optional[str],  # noqa: UP045
-        typer.Argument(metavar="[PIPELINE]", help="Pipeline of a root.", show_default=False),
+        typer.Argument(metavar="PIPELINE", help="Pipeline of a root.", show_default=False),
     ] = None,
     *,
     limit: Annotated[

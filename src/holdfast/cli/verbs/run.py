@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Optional
 
 import typer
@@ -26,17 +27,17 @@ def run(
     ],
     arguments: Annotated[
         Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="[ARGS]...", help="For the pipeline.", show_default=False),
+        typer.Argument(metavar="ARGS", help="For the pipeline.", show_default=False),
     ] = None,
 ) -> None:
     """Run a pipeline until its sources are drained."""
     try:
-        from holdfast.pipeline import run_command  # type: ignore[import-not-found,unused-ignore]
-    except ImportError as error:
+        run_command = import_module("holdfast.pipeline").run_command
+    except (ImportError, AttributeError) as error:
         raise InvalidInputError(
             "running pipelines needs Spark",
             kind="missing_extra",
-            missing=error.name,
+            missing=error.name or None,
             remedy="pip install 'holdfast[spark]', and see `holdfast doctor` for Java",
         ) from error
     raise typer.Exit(int(run_command(file, arguments or []) or 0))

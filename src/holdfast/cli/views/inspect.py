@@ -100,8 +100,8 @@ def findings(found: list[Finding]) -> Iterator[Line]:
     for each in found:
         text = f"{each.severity}: {each.message}"
         yield from wrapped(text, style=_FINDING[each.severity])
-        for name, fact in (("path", each.path), ("expected", each.expected), ("actual", each.actual)):  # fmt: skip
-            if fact:
+        for name in ("path", "expected", "actual"):
+            if fact := getattr(each, name):
                 yield from wrapped(f"{name} {fact}", indent="  ")
 
 
@@ -134,8 +134,7 @@ def checkpoint(value: CheckpointView) -> Iterator[Line]:
         ("watermark", when(value.watermark_us)),
         ("processed", f"{value.processed} records"),
         ("state", f"{value.rows} rows, {value.keys} keys"),
-        ("bytes", f"{size(value.bytes_new)} new of {size(value.bytes_total)}, "
-                  f"{plural(len(value.files), 'file')}"),
+        ("bytes", _bytes(value)),
         ("written by", ", ".join(f"{k} {v}" for k, v in value.versions.items() if v)),
     ]  # fmt: skip
     for name, text in pairs:
@@ -147,6 +146,11 @@ def checkpoint(value: CheckpointView) -> Iterator[Line]:
     yield from operators(value.operators)
     yield from _sinks(value)
     yield from findings(value.findings)
+
+
+def _bytes(value: CheckpointView) -> str:
+    files = plural(len(value.files), "file")
+    return f"{size(value.bytes_new)} new of {size(value.bytes_total)}, {files}"
 
 
 def _lineage(value: CheckpointView) -> str:
@@ -167,8 +171,10 @@ def _sources(found: list[SourceView]) -> Iterator[Line]:
                 (source.name if first else "", source.connector if first else "", name, point,
                  when(source.watermark_us) if first else "", str(source.epoch) if first else "")
             )  # fmt: skip
-    columns = [Col("source", cut=True), Col("connector"), Col("partition", cut=True),
-               Col("position", cut=True, least=12), Col("watermark"), Col("moved", right=True)]  # fmt: skip
+    columns = [
+        Col("source", cut=True), Col("connector"), Col("partition", cut=True),
+        Col("position", cut=True, least=12), Col("watermark"), Col("moved", right=True),
+    ]  # fmt: skip
     yield from table(columns, rows)
 
 
@@ -188,8 +194,10 @@ def operators(found: list[OperatorView]) -> Iterator[Line]:
              str(part.files))
             for part in operator.partitions
         )  # fmt: skip
-    columns = [Col("operator", cut=True, least=16), Col("kind", cut=True), Col("rows", right=True),
-               Col("keys", right=True), Col("bytes", right=True), Col("files", right=True)]  # fmt: skip
+    columns = [
+        Col("operator", cut=True, least=16), Col("kind", cut=True), Col("rows", right=True),
+        Col("keys", right=True), Col("bytes", right=True), Col("files", right=True),
+    ]  # fmt: skip
     yield from table(columns, rows)
 
 

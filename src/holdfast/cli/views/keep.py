@@ -39,10 +39,12 @@ def collection(value: Collection) -> Iterator[Line]:
     for name, total in sorted(value.bytes_by_class.items()):
         yield line(f"  {name}: {size(total)}")
     if value.unknown:
-        total = sum(each.bytes for each in value.unknown)
-        yield line((f"{plural(len(value.unknown), 'unknown file')}, {size(total)}: left alone", _MEH))
-        for each in value.unknown:
-            yield from wrapped(f"{each.path} ({size(each.bytes)})", indent="  ")
+        total = sum(file.bytes for file in value.unknown)
+        yield line(
+            (f"{plural(len(value.unknown), 'unknown file')}, {size(total)}: left alone", _MEH)
+        )
+        for file in value.unknown:
+            yield from wrapped(f"{file.path} ({size(file.bytes)})", indent="  ")
     for origin in value.released:
         yield line(f"nothing of {origin} is shared any more: its savepoint was let go")
     if value.problem:

@@ -136,8 +136,7 @@ def _operators(found: list[OperatorChange]) -> Iterator[Line]:
         [
             (each.operator, each.change, _delta(each.rows_before, each.rows_after),
              _delta(each.keys_before, each.keys_after),
-             f"{'-' if each.bytes_after < each.bytes_before else '+'}"
-             f"{size(abs(each.bytes_after - each.bytes_before))}",
+             _grown(each.bytes_before, each.bytes_after),
              str(each.files_shared), str(each.files_only_before), str(each.files_only_after))
             for each in found
         ],
@@ -146,6 +145,12 @@ def _operators(found: list[OperatorChange]) -> Iterator[Line]:
 
 def _delta(before: int, after: int) -> str:
     return "=" if before == after else f"{after - before:+d}"
+
+
+def _grown(before: int, after: int) -> str:
+    return (
+        "=" if before == after else f"{'+' if after > before else '-'}{size(abs(after - before))}"
+    )
 
 
 def _rows(value: RowChanges) -> Iterator[Line]:
