@@ -212,15 +212,23 @@ class Database:
     def _write_arrow(self, query: str, path: str) -> int:
         import pyarrow as pa
 
-        result = self.run(query)
-        fetch = getattr(result, "to_arrow_reader", None) or result.fetch_record_batch
-        reader = fetch(_BATCH_ROWS)
+        reader = self._stream(query)
         written = 0
         with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, reader.schema) as out:
             for batch in reader:
                 out.write_batch(batch)
                 written += batch.num_rows
         return written
+
+
+    def _stream(self, query: str) -> Any:
+        """The rows as Arrow batches, computed while they are read."""
+        try:
+            relation = self.connection.sql(query)
+            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+            return fetch(_BATCH_ROWS)
+        except self._errors as error:
+            raise self._translate(error) from error
 
 
 _SELECTS = ("SELECT", "WITH", "FROM", "VALUES")
