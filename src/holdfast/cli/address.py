@@ -173,7 +173,7 @@ def _joined(address: str, options: dict[str, Any] | None) -> Place | None:
         marks = (paths.HEADER, paths.CATALOG, paths.CHECKPOINTS)
         if not any((place / mark).exists() for mark in marks):
             return None
-        return Place(open_root(root), root, name)
+        return Place(open_root(root, options), root, name)
     storage = open_root(root, options)
     return Place(storage, root, name) if _is_pipeline(storage, name) else None
 

@@ -158,7 +158,9 @@ def test_no_verb_stumbles_over_a_damaged_store(shared, tmp_path, spoil):
     for args in (["pin", store, "x1"], ["delete", store, "0"], ["gc", store, "--retain", "2"],
                  ["fork", store, "latest", "new"], ["sync", store, tmp_path / "dst"],
                  ["restore", "--to", "1", store], ["rebuild-catalog", store]):  # fmt: skip
-        check(call(*args), call(*args).code)
+        answer = call(*args)
+        check(answer, answer.code)
+        assert answer.code in (0, 1, 2)
 
 
 def test_a_lost_catalog_is_rebuilt_by_the_verb_that_the_message_names(world):
