@@ -190,6 +190,14 @@ class LocalStorage:
         except OSError as error:
             raise translate(error, directory, took_effect=False) from error
 
+    def directories(self) -> _Names:
+        """Names of the directories right below the root, without looking into them."""
+        try:
+            with os.scandir(self._root) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except OSError as error:
+            raise _translate(error, self._root, took_effect=False) from error
+
     def local_path(self, path: str) -> Path | None:
         """The file itself."""
         return Path(self._locate(path))
