@@ -226,9 +226,7 @@ def bench_ls(work: Path, rounds: int, quick: bool) -> list[str]:
             store.record_outcome(summary.checkpoint, "out", "committed")
             if number % 200 == 0:
                 store.retain()
-    (table, document), out = alternate(
-        rounds, holdfast("ls", root), holdfast("ls", root, "--json")
-    )
+    (table, document), out = alternate(rounds, holdfast("ls", root), holdfast("ls", root, "--json"))
     assert json.loads(out[1])["total"] == count
     (start,), _ = alternate(rounds, holdfast("--version"))
     return [

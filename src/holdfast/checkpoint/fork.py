@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.commit import commit_draft, write_hint
+from holdfast.checkpoint.commit import commit_draft
 from holdfast.checkpoint.draft import Draft
+from holdfast.checkpoint.hint import write_hint
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.opening import Surroundings, take_over
 from holdfast.checkpoint.origin import fork_label, fork_note
@@ -87,7 +88,13 @@ def fork_pipeline(
             opened.reader.home, storage, opened.catalog, draft, None,
             lineage=opened.header.lineage, clock=clock,
         )  # fmt: skip
-        write_hint(opened.reader.home, storage, opened.catalog, done.summary)
+        write_hint(
+            opened.reader.home,
+            storage,
+            opened.catalog.state,
+            done.summary.checkpoint,
+            done.summary.epoch,
+        )
     finally:
         if opened.lease is not None:
             opened.lease.release()

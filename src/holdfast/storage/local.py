@@ -196,7 +196,7 @@ class LocalStorage:
             with os.scandir(self._root) as entries:
                 return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
         except OSError as error:
-            raise _translate(error, self._root, took_effect=False) from error
+            raise translate(error, self._root, took_effect=False) from error
 
     def local_path(self, path: str) -> Path | None:
         """The file itself."""

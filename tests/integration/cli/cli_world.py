@@ -100,7 +100,9 @@ class World:
     def _commit(self, store, change, settle, label):
         before = store.current
         state = dict(self.truth.get(before.checkpoint, {})) if before else {}
-        rows = {k: None if v is None else (v, state.get(k, (0, 0))[1] + 1) for k, v in change.items()}
+        rows = {
+            k: None if v is None else (v, state.get(k, (0, 0))[1] + 1) for k, v in change.items()
+        }
         draft = store.draft(label=label)
         runs = list(runs_of(before, "totals")) if before else []
         runs += self._runs(store, draft, runs, rows)

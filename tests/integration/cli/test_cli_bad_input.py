@@ -21,7 +21,11 @@ def check(answer, code, *words):
 
 WRONG = {
     "wrong path": (["ls", "{root}/nowhere/at/all"], "does not exist", "try:"),
-    "pipeline of a root that lacks it": (["ls", "{root}/nope"], "no pipeline of that name", "orders"),
+    "pipeline of a root that lacks it": (
+        ["ls", "{root}/nope"],
+        "no pipeline of that name",
+        "orders",
+    ),
     "named pipeline that is not there": (["ls", "{root}", "nope"], "no pipeline", "try:"),
     "a file instead of a root": (["ls", "{root}/orders/holdfast.json"], "not a directory", "try:"),
     "empty address": (["ls", ""], "empty"),
@@ -38,7 +42,11 @@ WRONG = {
     "not a time": (["show", "{store}", "time:yesterday"], "not a time", "try:"),
     "before everything": (["show", "{store}", "1999-01-01"], "no checkpoint is that old"),
     "unknown operator": (["state", "{store}", "nope"], "no operator", "note,totals"),
-    "bad sql": (["state", "{store}", "totals", "--sql", "selec 1"], "cannot run the query", "state"),
+    "bad sql": (
+        ["state", "{store}", "totals", "--sql", "selec 1"],
+        "cannot run the query",
+        "state",
+    ),
     "bad where": (["state", "{store}", "totals", "--where", "nope > 1"], "cannot run the query"),
     "two queries": (["state", "{store}", "totals", "--sql", "x", "--where", "y"], "together"),
     "unknown format": (["state", "{store}", "totals", "--to", "x.xlsx"], "unknown kind of file"),
@@ -76,7 +84,8 @@ def test_wrong_usage_gets_a_message_and_exit_2(shared, case):
 
 
 @pytest.mark.parametrize(
-    "args", [["--nope"], ["frobnicate"], ["ls"], ["gc", "x", "--retain", "1"], ["verify", "x", "-n"]]
+    "args",
+    [["--nope"], ["frobnicate"], ["ls"], ["gc", "x", "--retain", "1"], ["verify", "x", "-n"]],
 )
 def test_the_parser_complains_with_exit_2(args):
     """Unknown verbs, missing arguments and values out of range are exit 2, without a traceback."""

@@ -357,7 +357,9 @@ def test_starting_imports_nothing_heavy():
 
 def test_without_typer_one_sentence_says_what_to_install():
     """A base install answers with the extra's name and exit 2 instead of a traceback."""
-    code = "import sys; sys.modules['typer'] = None; from holdfast.cli import main; sys.exit(main())"
+    code = (
+        "import sys; sys.modules['typer'] = None; from holdfast.cli import main; sys.exit(main())"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           timeout=60, check=False, env=environment())  # fmt: skip
     assert done.returncode == 2

@@ -38,7 +38,9 @@ def test_a_fork_copies_nothing_and_goes_on_alone(world):
     rows = call("state", fork.address, "totals", "--limit", 0, "--json").json["rows"]
     assert {r[0] for r in rows} == {*world.truth[world.ids[1]], "only-here"}
     assert "only-here" not in call("state", world.address, "totals", "--limit", 0).out
-    assert call("show", fork.address, "--json").json["properties"]["forked_from"].startswith("orders/")
+    assert (
+        call("show", fork.address, "--json").json["properties"]["forked_from"].startswith("orders/")
+    )
     for each in (world, fork):
         assert hf.verify_store(each.reader, deep=True).ok
 
@@ -139,7 +141,10 @@ def test_a_fork_that_dies_anywhere_can_be_made_again():
             except KeyboardInterrupt:
                 pass
             assert hf.verify_store(hf.read_store(memory, "orders"), deep=True).ok
-            if not hf.list_pipelines(memory) == ["orders", "trial"] or not hf.read_store(memory, "trial").list():
+            if (
+                not hf.list_pipelines(memory) == ["orders", "trial"]
+                or not hf.read_store(memory, "trial").list()
+            ):
                 fork_pipeline(memory, "orders", "latest", "trial")
             fork = hf.read_store(memory, "trial")
             assert [s.epoch for s in fork.list()] == [1]

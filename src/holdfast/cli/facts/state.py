@@ -220,7 +220,6 @@ class Database:
                 written += batch.num_rows
         return written
 
-
     def _stream(self, query: str) -> Any:
         """The rows as Arrow batches, computed while they are read."""
         try:
