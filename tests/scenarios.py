@@ -55,7 +55,7 @@ def lost_header(world: World) -> None:
 
 
 def pinned(world: World) -> None:
-    several(2)(world)
+    several(3)(world)
     world.open().pin("gold", "epoch:0")
     world.store.close()
 
@@ -140,9 +140,9 @@ SCENARIOS = [
     Scenario("reopen", several(3), [OPEN, COMMIT, outcome]),
     Scenario("reopen with pending sinks", several(2, outcomes=False), [OPEN, outcome, COMMIT]),
     Scenario("pin", several(2), [OPEN, pin, COMMIT, unpin]),
-    Scenario("retain", several(3), [OPEN, COMMIT, outcome, retain], _with(retain=1)),
-    Scenario("gc", several(3), [OPEN, COMMIT, gc], _with(retain=1)),
-    Scenario("gc beside a pin", pinned, [OPEN, COMMIT, outcome, gc], _with(retain=1)),
+    Scenario("retain", several(3), [OPEN, COMMIT, outcome, retain], _with(retain=2)),
+    Scenario("gc", several(3), [OPEN, COMMIT, gc], _with(retain=2)),
+    Scenario("gc beside a pin", pinned, [OPEN, COMMIT, outcome, gc], _with(retain=2)),
     Scenario("delete", several(3), [OPEN, delete_first, COMMIT]),
     Scenario("delete an abandoned one", rolled_back, [OPEN, delete_newest_abandoned, COMMIT]),
     Scenario("compact", several(2), [OPEN, compact, COMMIT, outcome, compact, COMMIT]),
@@ -150,7 +150,7 @@ SCENARIOS = [
         "retain and compact",
         several(3),
         [OPEN, COMMIT, outcome, retain, COMMIT],
-        _with(retain=1, base_every_min=2),
+        _with(retain=2, base_every_min=2),
     ),
     Scenario("clean-up", with_leftovers, [OPEN, clean_up, COMMIT]),
     Scenario("rebuild", lost_catalog, [rebuild, OPEN, COMMIT], rebuilds=True),

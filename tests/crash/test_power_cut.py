@@ -14,7 +14,7 @@ from holdfast.testing import FaultyDisk, PowerCut, RecordingDisk
 from scenes import PIPELINE, SETTINGS, World, assert_verified, snapshot
 
 RANDOM_STATES = 40 if SOAK else 2
-KEEP_ONE = msgspec.structs.replace(SETTINGS, retain=1, base_every_min=4)
+KEEP_TWO = msgspec.structs.replace(SETTINGS, retain=2, base_every_min=4)
 
 
 def outcome(world):
@@ -44,6 +44,8 @@ STEPS = [
     pin,
     World.commit,
     outcome,
+    World.commit,
+    outcome,
     unpin,
     retain,
     World.open,
@@ -55,7 +57,7 @@ STEPS = [
 def record(root, barrier, skip=()):
     """Run the steps; the calls, and for each step the snapshot and the number of calls by then."""
     disk = RecordingDisk(root, skip=skip)
-    world = World(LocalStorage(root / "store", barrier=barrier, disk=disk), settings=KEEP_ONE)
+    world = World(LocalStorage(root / "store", barrier=barrier, disk=disk), settings=KEEP_TWO)
     snapshots, ends = [snapshot(world.storage)], [0]
     for step in STEPS:
         step(world)
@@ -74,7 +76,7 @@ def booted(state):
 
 def problem(state, allowed):
     """What is wrong with a state after a power cut; None if it recovers as it must."""
-    world = World(booted(state), settings=KEEP_ONE)
+    world = World(booted(state), settings=KEEP_TWO)
     try:
         world.open()
         now = snapshot(world.storage)

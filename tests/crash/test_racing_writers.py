@@ -353,7 +353,7 @@ def test_savepoint_pinned_during_a_drop_survives_a_crash():
     from holdfast.points import handling
     from holdfast.testing import SimulatedCrash
 
-    for settings in (msgspec.structs.replace(SETTINGS, retain=1),):
+    for settings in (msgspec.structs.replace(SETTINGS, retain=2),):
         storage = MemoryStorage()
         prepared(storage)
         pinner = read_store(storage, PIPELINE)

@@ -97,14 +97,19 @@ class Model:
         return self.resume(chosen) if chosen is not None else None
 
     def resume(self, epoch: int) -> int:
-        """Going back: everything newer is given up; the one resumed counts again."""
-        for entry in self.live.values():
-            if entry.epoch > epoch:
-                entry.abandoned = True
-        for ancestor in self.lineage(epoch):
-            self.live[ancestor].abandoned = False
+        """Going back: other branches are given up; the one resumed counts again."""
+        self._only_branch(epoch)
         self.current = epoch
         return epoch
+
+    def _only_branch(self, epoch: int) -> None:
+        """Younger than the oldest known ancestor, yet no ancestor: another branch."""
+        chain = self.lineage(epoch)
+        for entry in self.live.values():
+            if entry.epoch in chain:
+                entry.abandoned = False
+            elif entry.epoch > min(chain):
+                entry.abandoned = True
 
     def keeps(self, retain: int, *, age_us: int = 0, now_us: int = 0) -> set[int]:
         """Epochs that retention must keep."""
@@ -143,10 +148,12 @@ class Model:
             del self.live[epoch]
 
     def rebuilt(self) -> None:
-        """The catalog was made anew from the manifests: it does not know who was abandoned."""
+        """The catalog was made anew from the manifests: only their parents tell of branches."""
         for entry in self.live.values():
             entry.abandoned = False
         self.current = max(self.live, default=None)
+        if self.current is not None:
+            self._only_branch(self.current)
 
     def view(self) -> Mapping[str, Any]:
         """Everything that a store can be compared with."""
