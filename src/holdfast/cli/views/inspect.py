@@ -224,7 +224,7 @@ def verification(value: Verification) -> Iterator[Line]:
     """What a check found."""
     yield from findings(value.findings)
     how = "deep" if value.deep else "shallow"
-    speed = f" at {value.bytes_per_second / 1e9:.2f} GB/s" if value.deep else ""
+    speed = f" at {_speed(value.bytes_per_second)}" if value.deep else ""
     word = ("ok", _GOOD) if value.ok else ("damaged", _BAD)
     yield line(word, f": pipeline {value.pipeline}, {plural(value.checkpoints, 'checkpoint')}")
     yield line(
@@ -236,6 +236,12 @@ def verification(value: Verification) -> Iterator[Line]:
             yield line("  ", each)
     if not value.ok:
         yield line("try: holdfast recover --plan shows the newest intact checkpoint")
+
+
+def _speed(bytes_per_second: float) -> str:
+    if bytes_per_second < 1e8:
+        return f"{bytes_per_second / 1e6:.1f} MB/s"
+    return f"{bytes_per_second / 1e9:.2f} GB/s"
 
 
 def recovery(value: Recovery) -> Iterator[Line]:
