@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from datetime import timedelta
-from datetime import timedelta
 from typing import Any
 
 import pytest
