@@ -113,6 +113,8 @@ def test_ls_limits_and_says_what_it_left_out(world):
         for i, row in enumerate(everything["checkpoints"][:2])
     ]
     assert two["total"] == 4
+    (one,) = call("ls", world.address, "--limit", 1, "--json").json["checkpoints"]
+    assert one["bytes_exclusive"] == everything["checkpoints"][0]["bytes_exclusive"]
 
 
 def test_own_bytes_are_what_a_delete_frees(world):

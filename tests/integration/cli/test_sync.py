@@ -271,16 +271,17 @@ def test_a_savepoint_that_only_the_destination_has_is_kept_unless_pruned():
     check_valid(target)
 
 
+@pytest.mark.parametrize("commits", [0, 1])
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_destination_that_went_its_own_way_is_refused(compacted):
+def test_a_destination_that_went_its_own_way_is_refused(compacted, commits):
     """Once somebody has opened the replica for writing, it is not overwritten, even when the source
     has compacted its history meanwhile; nothing there changes."""
     source, target = MemoryStorage("s"), MemoryStorage("d")
     grow(source, 2)
     sync_pipeline(source, target, "p")
-    grow(target, 1)
+    grow(target, commits)
     with opened(source) as store:
-        commit(store, 2)
+        commit(store, 5)
         if compacted:
             store.compact()
     before = told(target)
