@@ -22,10 +22,9 @@ from holdfast.storage import MemoryStorage
 from holdfast.testing import Model, SimulatedCrash, crash_at
 from scenes import PIPELINE, SETTINGS, World, assert_verified, told
 
-RETAIN, AGE_MS = 2, 400
-STORE = msgspec.structs.replace(
-    SETTINGS, retain=RETAIN, retain_age_ms=AGE_MS, base_every_min=3, exclusive=False
-)
+RETAIN = 2
+AGES_MS = st.sampled_from([0, 400])
+STORE = msgspec.structs.replace(SETTINGS, retain=RETAIN, base_every_min=3, exclusive=False)
 # Whether the checkpoint is committed when the process dies there.
 COMMIT_POINTS = {
     "commit.before_manifest": False,
@@ -41,10 +40,12 @@ LABELS = st.sampled_from(["gold", "silver"])
 class StoreMachine(RuleBasedStateMachine):
     """Drives a store and its model side by side."""
 
-    @initialize()
-    def begin(self):
+    @initialize(age_ms=AGES_MS)
+    def begin(self, age_ms):
         self.model = Model()
-        self.world = World(MemoryStorage(), settings=STORE)
+        self.age_us = age_ms * 1_000
+        self.settings = msgspec.structs.replace(STORE, retain_age_ms=age_ms)
+        self.world = World(MemoryStorage(), settings=self.settings)
         self.hint = False
         self.world.open()
 
@@ -100,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def _retained(self):
         now = self.world.clock.wall_us()
-        return self.model.retain(RETAIN, age_us=AGE_MS * 1_000, now_us=now)
+        return self.model.retain(RETAIN, age_us=self.age_us, now_us=now)
 
     @rule(full=st.booleans())
     def retain(self, full):
@@ -114,7 +115,7 @@ class StoreMachine(RuleBasedStateMachine):
         report = self.world.store.gc(dry_run=True)
         assert self.world.storage._objects == before
         epochs = {entry.checkpoint: entry.epoch for entry in self.world.store.list()}
-        kept = self.model.keeps(RETAIN, age_us=AGE_MS * 1_000, now_us=self.world.clock.wall_us())
+        kept = self.model.keeps(RETAIN, age_us=self.age_us, now_us=self.world.clock.wall_us())
         assert {epochs[checkpoint] for checkpoint in report.dropped} == set(self.model.live) - kept
 
     @precondition(lambda self: self.model.live)
@@ -135,7 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
     # Dying and taking over
 
     def _reopen(self):
-        self.world = World(self.world.storage, settings=STORE, clock=self.world.clock)
+        self.world = World(self.world.storage, settings=self.settings, clock=self.world.clock)
         self.world.open()
         self.model.reopen()
         assert self.world.store.cleanup.error is None
@@ -178,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def go_back(self, data):
         epoch = data.draw(st.sampled_from([*self.model.live]))
-        self.world = World(self.world.storage, settings=STORE, clock=self.world.clock)
+        self.world = World(self.world.storage, settings=self.settings, clock=self.world.clock)
         self.world.open(resume=f"epoch:{epoch}", accept_duplicates=True)
         self.model.resume(epoch)
 
@@ -198,7 +199,7 @@ class StoreMachine(RuleBasedStateMachine):
         hurt = self._needing(path)
         before = dict(storage._objects)
         storage.put(path, bytes(damaged))
-        self.world = World(storage, settings=STORE, clock=self.world.clock)
+        self.world = World(storage, settings=self.settings, clock=self.world.clock)
         if self.model.reopen(hurt) is not None:
             self.world.open()
             storage.put(path, whole)
@@ -237,7 +238,7 @@ class StoreMachine(RuleBasedStateMachine):
             storage.delete(f"{PIPELINE}/holdfast.json")
         before = dict(storage._objects)
         old = self.world
-        self.world = World(storage, settings=STORE, clock=self.world.clock)
+        self.world = World(storage, settings=self.settings, clock=self.world.clock)
         with pytest.raises(CorruptionError) as caught:
             self.world.open()
         assert caught.value.kind == ("header_lost" if header_too else "catalog_lost")

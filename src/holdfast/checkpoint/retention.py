@@ -72,7 +72,8 @@ def plan_retention(
         if entry.checkpoint in pinned:
             reasons.append("pinned as " + ", ".join(sorted(pinned[entry.checkpoint])))
         # A clock that was set back makes checkpoints seem to come from the future: young, too.
-        if now_us - entry.created_us < settings.retain_age_ms * 1_000:
+        age_us = settings.retain_age_ms * 1_000
+        if age_us and now_us - entry.created_us < age_us:
             reasons.append("young")
         if entry.checkpoint in keep:
             reasons.append("named")

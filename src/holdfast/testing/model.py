@@ -121,7 +121,7 @@ class Model:
                 kept.add(entry.epoch)
             if entry.abandoned and (not newest or entry.epoch > min(newest)):
                 kept.add(entry.epoch)
-            if 0 <= now_us - entry.created_us < age_us:
+            if age_us and now_us - entry.created_us < age_us:
                 kept.add(entry.epoch)
         return kept & set(self.live)
 

@@ -155,14 +155,15 @@ def manifests(draw: Any) -> Manifest:
             operators.append(OperatorEntry(name=name, trace="small", bytes=len(data), small=small))
             continue
         size = draw(st.integers(0, 2**40))
+        partition = draw(st.integers(0, 99_999))
         path = paths.run(
-            checkpoint, name, draw(st.integers(0, 99_999)),
+            checkpoint, name, partition,
             draw(st.text(_HEX, min_size=16, max_size=16)), snapshot=True,
         )  # fmt: skip
         files.append(
             FileEntry(
                 path=path, size=size, sha256=draw(digests()), kind="snapshot", operator=name,
-                partition=0, rows=draw(counts),
+                partition=partition, rows=draw(counts),
             )
         )  # fmt: skip
         operators.append(OperatorEntry(name=name, trace="latest", bytes=size))
