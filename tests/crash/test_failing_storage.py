@@ -157,7 +157,7 @@ def fault_barrier(fault):
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(
     "scenario",
-    [s for s in SCENARIOS if s.name in ("fresh", "pin", "retain and compact")],
+    [s for s in SCENARIOS if s.name in ("fresh", "retain and compact")],
     ids=lambda s: s.name,
 )
 def test_every_system_call_fails_once(scenario, after, ram_path):

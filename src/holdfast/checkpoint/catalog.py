@@ -339,6 +339,14 @@ class CatalogWriter:
 
     def compact(self) -> int:
         """Write a base record, then delete the records that it replaces. Returns how many."""
+        self.check_alive()
+        if self.state.damage:
+            raise CorruptionError(
+                "the catalog is damaged: folding it would bury what it has forgotten",
+                kind="catalog_damaged",
+                path=self.state.damage[0].path,
+                remedy=REBUILD,
+            )
         reach("compact.before_base")
         old = self.state.base
         self.append_base(self.state.live)
