@@ -124,8 +124,8 @@ def record() -> None:
             return find_checkpoint(place.reader, ref, now)
 
         command("holdfast ls checkpoints", inspect.listing(list_checkpoints(place, now)))
-        command("holdfast show checkpoints before-upgrade",
-                inspect.checkpoint(show_checkpoint(place, find("before-upgrade"), now)))  # fmt: skip
+        shown = show_checkpoint(place, find("before-upgrade"), now)
+        command("holdfast show checkpoints before-upgrade", inspect.checkpoint(shown))
         command("holdfast verify --deep checkpoints",
                 inspect.verification(verify_place(place, deep=True)))  # fmt: skip
         command("holdfast diff checkpoints before-upgrade latest --operator totals",

@@ -30,7 +30,11 @@ def run(
         typer.Argument(metavar="ARGS", help="For the pipeline.", show_default=False),
     ] = None,
 ) -> None:
-    """Run a pipeline until its sources are drained."""
+    """Run a pipeline until its sources are drained, with a live table of epochs.
+
+    After FILE: --forever, --epochs N, --resume REF, --accept-duplicates, --takeover, --master URL,
+    --partitions N, --metrics-port PORT, --plain, --log-json. FILE declares one Pipeline.
+    """
     try:
         run_command = import_module("holdfast.pipeline").run_command
     except (ImportError, AttributeError) as error:
