@@ -151,21 +151,20 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
         for _ in range(rounds):
             draft = _draft(store, sizes, inherited)
             disk.counts = {}
-            summary = clocked(ours, lambda: store.commit(draft))  # noqa: B023
+            summary = clocked(ours, lambda: store.commit(draft))
             counts = dict(disk.counts)
             home = base / "ours" / "p"
             manifest = (home / "checkpoints" / summary.checkpoint / "manifest.json").read_bytes()
             record = (home / "catalog" / f"{summary.sequence:020d}.json").read_bytes()
             hint = (home / "_latest").read_bytes()
             written = bare.runs(sizes)
-            clocked(theirs, lambda: bare.commit(written, manifest, record, hint))  # noqa: B023
+            clocked(theirs, lambda: bare.commit(written, manifest, record, hint))
             store.retain()
     syncs = sum(counts.get(name, 0) for name in ("sync", "sync_dir", "sync_filesystem"))
     other = sum(counts.values()) - syncs
     a, b = median_ms(ours), median_ms(theirs)
-    print(
-        f"| {barrier} | {files} | {inherited} | {a:.2f} | {b:.2f} | {a / b:.2f} | {syncs} | {other} |"
-    )
+    costs = f"{a:.2f} | {b:.2f} | {a / b:.2f} | {syncs} | {other}"
+    print(f"| {barrier} | {files} | {inherited} | {costs} |")
     storage.close()
     shutil.rmtree(base)
 
@@ -205,7 +204,7 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
         for _ in range(5):
             reader = hf.read_store(root, "p")
             found = clocked(listing, reader.list)
-            clocked(show, lambda: reader.manifest(found[0]))  # noqa: B023
+            clocked(show, lambda: reader.manifest(found[0]))
             store = clocked(
                 opening,
                 lambda: hf.open_store(
@@ -213,7 +212,7 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
                 ),
             )
             draft = _draft(store, [], 1)
-            clocked(commit, lambda: store.commit(draft))  # noqa: B023
+            clocked(commit, lambda: store.commit(draft))
             store.close()
         assert len(found) >= count
         state = load_catalog(reader.home)
@@ -262,8 +261,8 @@ def bench_manifest(count: int) -> None:
 
     for _ in range(11):
         data = clocked(encode, lambda: manifest_bytes(manifest))
-        back = clocked(decode, lambda: parse_manifest(data, "m", manifest.checkpoint))  # noqa: B023
-        clocked(valid, lambda: validate(back))  # noqa: B023
+        back = clocked(decode, lambda: parse_manifest(data, "m", manifest.checkpoint))
+        clocked(valid, lambda: validate(back))
     print(
         "| files | bytes | encode ms | decode and check ms | validate ms |\n|---|---|---|---|---|"
     )

@@ -125,8 +125,8 @@ MUTATIONS = [
     _d(
         "test_a_rename_is_not_followed_by_a_directory_fsync",
         "storage/local.py",
-        "            named = True\n            self._disk.sync_dir(os.path.dirname(target))",
-        "            named = True",
+        "        try:\n            self._disk.sync_dir(os.path.dirname(target))",
+        "        try:\n            pass",
     ),
     _d(
         "test_a_rename_is_not_followed_by_a_directory_fsync",
@@ -161,6 +161,7 @@ MUTATIONS = [
         "checkpoint/commit.py",
         "        _forget(home, storage, path)\n",
         "        pass\n",
+        times=2,
     ),
     _d(
         "test_a_retried_put_that_had_succeeded_is_reported_as_a_conflict",
@@ -270,14 +271,14 @@ MUTATIONS = [
     _d(
         "test_truncated_state_loads_without_complaint",
         "checkpoint/verify.py",
-        "        if size != entry.size:",
-        "        if size < 0:",
+        "    if size != entry.size:",
+        "    if size < 0:",
     ),
     _d(
         "test_verification_tests_presence_only_and_only_of_some_files",
         "checkpoint/verify.py",
-        "            if actual != entry.sha256:",
-        "            if not actual:",
+        "        if actual != entry.sha256:",
+        "        if not actual:",
     ),
     _d(
         "test_verification_tests_presence_only_and_only_of_some_files",

@@ -279,6 +279,18 @@ def test_a_length_that_asks_for_too_much_is_refused_before_it_is_read():
     assert caught.value.reason == "header"
 
 
+def test_a_frame_with_another_sequence_or_journal_is_refused_though_its_hashes_are_right():
+    """Order and journal are checked on their own, not only through the chain."""
+    data, _, _ = frame_of(SAMPLES[0], first=6)
+    for walk, reason in (
+        (Walk(ID, 0, 0, bytes(32)), "order"),
+        (Walk(bytes([1]) * 16, 0, 6, bytes(32)), "foreign"),
+        (Walk(ID, 0, 6, bytes([1]) * 32), "chain"),
+    ):
+        assert list(walk_frames(lambda at, size: data[at : at + size], walk, len(data))) == []
+        assert walk.problem.reason == reason
+
+
 def test_arrow_streams_inside_a_body_are_validated():
     """A typed payload that is no Arrow stream is a typed error."""
     from holdfast.journal.body import decode_columns

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 import subprocess
 import sys
@@ -15,12 +16,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src" / "holdfast"
 MODULES = sorted(SOURCE.rglob("*.py"))
 
-LEAVES = {"ids", "errors", "clock", "settings", "points", "version"}
+LEAVES = {"ids", "errors", "clock", "settings", "points", "version", "java"}
 # Each layer may import itself and what stands before it (design, section 2).
 LAYERS = ["format", "storage", "checkpoint", "state", "journal", "pipeline", "guard", "cli", "ui"]
 LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 IMPORT_SECONDS_MAX = 3.0  # measured about 0.1 s; generous, since the machine may be busy
+TOO_LONG: set[str] = set()  # to be split; a name that is no longer too long fails, too
 HEAVY = ("pyspark", "pyarrow", "numpy", "obstore", "pandas", "duckdb", "typer")
 
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a checkout")
@@ -72,7 +74,10 @@ def test_arrows_point_one_way(path):
     if here in ("__init__", "testing"):
         return
     for name, _ in _imports(path):
-        if not name.startswith("holdfast"):
+        if not name.startswith("holdfast."):
+            assert name != "holdfast" or here in ("pipeline", "guard", "cli", "ui"), (
+                f"{path}: {name}"
+            )
             continue
         there = _layer(name)
         if there in LEAVES:
@@ -92,9 +97,8 @@ def test_only_the_pipeline_imports_spark(path):
         assert top != "pyspark" or here == "pipeline", f"{path} imports pyspark"
         assert top not in ("pickle", "marshal", "shelve", "dill"), f"{path} imports {top}"
         if here in ("format", *LEAVES) or path.stem in LEAVES:
-            assert top not in ("os", "pathlib", "time", "socket", "io") or path.stem in (
-                "clock",
-            ), f"{path} does I/O: {name}"
+            allowed = path.stem in ("clock", "java")
+            assert allowed or top not in ("os", "pathlib", "time", "socket"), f"{path}: {name}"
 
 
 def test_importing_holdfast_is_light():
@@ -124,11 +128,17 @@ def test_every_module_has_a_docstring_and_a_size(path):
     tree = ast.parse(text)
     if text.strip():
         assert ast.get_docstring(tree), f"{path} has no docstring"
-    assert len(text.splitlines()) <= LINES_MAX
+    too_long = len(text.splitlines()) > LINES_MAX
+    assert too_long == (str(path.relative_to(SOURCE)) in TOO_LONG), len(text.splitlines())
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= FUNCTION_LINES_MAX, f"{path}: {node.name} has {lines} lines"
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Constants, then classes, then the rest: the order that the linter sorts by."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2, name)
 
 
 @pytest.mark.parametrize(
@@ -137,23 +147,24 @@ def test_every_module_has_a_docstring_and_a_size(path):
     ids=lambda p: str(p.relative_to(SOURCE)),
 )
 def test_packages_only_re_export(path):
-    """An `__init__` imports and names; `__all__` is sorted and complete."""
+    """An `__init__` imports and names, at most lazily; `__all__` is sorted and complete."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     imported, exported = set(), None
     for node in tree.body:
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            continue
-        if isinstance(node, ast.ImportFrom):
-            if node.module != "__future__":
-                imported |= {alias.asname or alias.name for alias in node.names}
-        elif isinstance(node, ast.Assign) and node.targets[0].id == "__all__":
+        inner = node.body if isinstance(node, ast.If) else [node]
+        for each in inner:
+            if isinstance(each, ast.ImportFrom) and (each.module or "").startswith("holdfast"):
+                imported |= {alias.asname or alias.name for alias in each.names}
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             exported = ast.literal_eval(node.value)
-        else:
-            pytest.fail(f"{path}: line {node.lineno} is neither import nor __all__")
+        elif isinstance(node, ast.ClassDef):
+            pytest.fail(f"{path}: line {node.lineno} defines something")
+        elif isinstance(node, ast.FunctionDef):  # lazy imports need these two and nothing else
+            assert node.name in ("__getattr__", "__dir__"), f"{path}: {node.name}"
     if imported:
         assert exported is not None
-        assert exported == sorted(exported)
-        assert set(exported) == imported
+        assert exported == sorted(exported, key=_rank)
+        assert set(exported) >= imported
 
 
 def test_every_test_has_a_docstring():
@@ -161,9 +172,9 @@ def test_every_test_has_a_docstring():
     silent = []
     for path in (ROOT / "tests").rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
-                if not ast.get_docstring(node):
-                    silent.append(f"{path.relative_to(ROOT)}::{node.name}")
+            is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+            if is_test and not ast.get_docstring(node):
+                silent.append(f"{path.relative_to(ROOT)}::{node.name}")
     assert silent == []
 
 
@@ -220,3 +231,16 @@ def test_every_claim_of_the_security_page_points_at_a_test():
         path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
     )
     assert [name for name in names if f"def {name}(" not in everything] == []
+
+
+def test_every_mutation_still_fits_the_source():
+    """The text that a mutation replaces is in the source exactly as often as it says."""
+    spec = importlib.util.spec_from_file_location("mutate", ROOT / "tools" / "mutate.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutate"] = module
+    spec.loader.exec_module(module)
+    assert [
+        f"{m.file}: {m.old!r}"
+        for m in module.MUTATIONS
+        if (SOURCE / m.file).read_text(encoding="utf-8").count(m.old) != m.times
+    ] == []

@@ -3,6 +3,9 @@
 import re
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import kinds
@@ -109,6 +112,7 @@ def test_every_kind_is_documented_and_every_documented_kind_exists(section, coll
     """docs/errors.md lists exactly the kinds that the source can give."""
     used, documented = collect(), _documented(section)
     known = set().union(*documented.values())
+    assert len(known) == sum(map(len, documented.values())), "a kind has one row, in one section"
     missing = {kind: sorted(files) for kind, files in used.items() if kind not in known}
     assert missing == {}, "a kind without a row in docs/errors.md"
     stale = {kind for part, rows in documented.items() if _exists(part) for kind in rows}
@@ -138,9 +142,8 @@ def test_make_help_documents_every_target():
 
 def test_constraints_are_exact_and_name_no_address():
     """constraints.txt pins every package to one version, once, without addresses or hashes."""
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if not line.startswith("#")]
-    names = [line.split("==")[0].lower().replace("_", "-") for line in pins]
+    pins = _pins()
+    names = [_canonical(line.split("==")[0]) for line in pins]
     assert [line for line in pins if not re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][\w.]*", line)] == []
     assert len(names) == len(set(names))
 
@@ -161,3 +164,25 @@ def test_the_listing_of_files_on_disk_is_a_real_one(tmp_path):
     real = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
     shown = _blocks((ROOT / "docs" / "files-on-disk.md").read_text(), "text")[0].split()
     assert shown == ["tiny/", *real]
+
+
+def _pins():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    return [line for line in lines if not line.startswith("#")]
+
+
+def _canonical(name):
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_everything_that_set_up_installs_is_pinned():
+    """Every package that an extra asks for, and every one in our own environment, has a pin."""
+    pinned = {_canonical(line.split("==")[0]): line.split("==")[1] for line in _pins()}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    names = {_canonical(re.match(r"[A-Za-z0-9._-]+", text)[0]) for text in asked} - {"holdfast"}
+    assert names - set(pinned) == set()
+    if Path(sys.prefix) == ROOT / ".venv":
+        there = {_canonical(d.name): d.version for d in metadata.distributions()}
+        there.pop("holdfast")
+        assert {name: there[name] for name in there if pinned.get(name) != there[name]} == {}

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
 from holdfast.checkpoint.opening import Surroundings
+from holdfast.checkpoint.origin import release_pins
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.rebuild import summarise
 from holdfast.checkpoint.retention import RetentionPlan, plan_retention
@@ -112,7 +113,16 @@ class Collector:
         report = run_sweep(self._reader.home, self._around.storage, sweep, "gc")
         report.dropped = dropped
         reach("gc.after_sweep")
+        report.released = self._release_fork_pins()
         return report
+
+    def _release_fork_pins(self) -> tuple[str, ...]:
+        """A fork that needs nothing of its origin any more lets the origin's savepoint go."""
+        name = self._reader.home.pipeline
+        needs = (e.pipeline for s in self._state.live for e in self.manifest(s).files)
+        if self._lost(self._state) or any(pipeline not in (None, name) for pipeline in needs):
+            return ()
+        return release_pins(self._around.storage, name)
 
     def delete(
         self, summary: Summary, outcomes: Outcomes, *, current: CheckpointId | None

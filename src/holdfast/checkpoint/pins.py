@@ -5,6 +5,8 @@ Invariants:
   it has dropped checkpoints and before it deletes a file.
 - Whoever pins looks at the catalog after the pin is durable: a pin on a checkpoint that was dropped
   meanwhile is taken back and reported, so a pin that was confirmed always holds something.
+- Labels that begin with `fork-` are made by forks; one is let go only when the fork is done with
+  the files.
 """
 
 from __future__ import annotations
@@ -12,7 +14,13 @@ from __future__ import annotations
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.clock import Clock
-from holdfast.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError
+from holdfast.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+)
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.records import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
@@ -20,14 +28,27 @@ from holdfast.ids import check_name
 from holdfast.points import reach
 from holdfast.storage.api import Storage
 
+FORK_PREFIX = "fork-"
 _NOTE_MAX = 1_000
 
 
 def pin(
-    reader: StoreReader, storage: Storage, clock: Clock, *, label: str, ref: str, note: str = ""
+    reader: StoreReader,
+    storage: Storage,
+    clock: Clock,
+    *,
+    label: str,
+    ref: str,
+    note: str = "",
+    fork: bool = False,
 ) -> Pin:
     """Hold a checkpoint under a label. The same pin twice is fine; another one is a conflict."""
     check_name(label, "label")
+    if label.startswith(FORK_PREFIX) and not fork:
+        raise InvalidInputError(
+            "labels that begin with fork- are kept for forks", kind="reserved_label", label=label,
+            remedy="choose another label",
+        )  # fmt: skip
     if len(note) > _NOTE_MAX:
         raise InvalidInputError("note is too long", kind="note_too_long", limit=_NOTE_MAX)
     summary = reader.resolve(ref)
@@ -69,14 +90,36 @@ def pin(
     return parse_pin(data, path, label)
 
 
-def unpin(reader: StoreReader, storage: Storage, label: str) -> None:
-    """Let a savepoint go; the next retention may drop the checkpoint."""
+def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = False) -> None:
+    """Let a savepoint go; the next retention may drop the checkpoint.
+
+    A fork's pin is refused while the fork still needs the files, unless forced.
+    """
     path = reader.home.at(paths.pin(check_name(label, "label")))
     if not storage.exists(path):
         raise NotFoundError(
             "no savepoint of that label", kind="no_pin", label=label,
             remedy="run `holdfast ls` to see the labels",
         )  # fmt: skip
+    if label.startswith(FORK_PREFIX) and not force:
+        _check_fork_is_done(reader, storage, path, label)
     reach("unpin.before_delete")
     storage.delete(path)
     reach("unpin.after_delete")
+
+
+def _check_fork_is_done(reader: StoreReader, storage: Storage, path: str, label: str) -> None:
+    from holdfast.checkpoint.origin import fork_of, uses_files_of_others
+
+    pin = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
+    name = fork_of(pin)
+    if name is None or not uses_files_of_others(storage, name):
+        return
+    raise RefusedError(
+        "a fork still needs the files that this savepoint holds",
+        kind="fork_in_use",
+        label=label,
+        pipeline=reader.home.pipeline,
+        fork=name,
+        remedy="the fork's own gc lets it go when it is done; force it to break the fork",
+    )

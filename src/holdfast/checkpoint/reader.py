@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -243,12 +243,14 @@ class StoreReader:
                 found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
         return found
 
-    def outcomes(self) -> Outcomes:
-        """What became of every sink token."""
+    def outcomes(self, *, epochs: Collection[int] | None = None) -> Outcomes:
+        """What became of every sink token, or of those of some epochs."""
         named = [
             (entry.path, meaning)
             for entry in self.home.list(paths.OUTCOMES)
-            if (meaning := paths.classify(entry.path)) is not None and meaning.kind == "outcome"
+            if (meaning := paths.classify(entry.path)) is not None
+            and meaning.kind == "outcome"
+            and (epochs is None or meaning.epoch in epochs)
         ]
         contents = self.home.get_many([path for path, _ in named], bytes_max=SMALL_BYTES_MAX)
         by_token: dict[tuple[CheckpointId, str], list[Outcome]] = {}
@@ -328,19 +330,34 @@ def read_store(
     return reader
 
 
-def list_pipelines(root: str | Path | StorageReader, **options: Any) -> list[str]:
-    """Names of the pipelines below a root."""
+def list_pipelines(
+    root: str | Path | StorageReader, *, damaged: bool = False, **options: Any
+) -> list[str]:
+    """Names of the pipelines below a root; with `damaged` also those that lost their header."""
     storage = (
         open_storage(root, create=False, options=options or None)
         if isinstance(root, (str, Path))
         else root
     )
-    return _names(entry.path for entry in storage.list(""))
+    return [name for name in _directories(storage) if _is_pipeline(storage, name, damaged=damaged)]
 
 
-def _names(found: Iterable[str]) -> list[str]:
-    split = (path.split("/") for path in found)
-    return sorted({parts[0] for parts in split if len(parts) == 2 and parts[1] == paths.HEADER})
+def _directories(storage: StorageReader) -> list[str]:
+    """What lies right below a root; a backend that can tell without a full listing is asked."""
+    ask = getattr(storage, "directories", None)
+    if ask is None:
+        names = {path[0] for e in storage.list("") if len(path := e.path.split("/", 1)) == 2}
+    else:
+        names = set(ask())
+    return sorted(name for name in names if paths.valid_name(name))
+
+
+def _is_pipeline(storage: StorageReader, name: str, *, damaged: bool) -> bool:
+    if storage.exists(f"{name}/{paths.HEADER}"):
+        return True
+    return damaged and any(
+        True for part in (paths.CATALOG, paths.CHECKPOINTS) for _ in storage.list(f"{name}/{part}")
+    )
 
 
 def against_outcomes(state: CatalogState, outcomes: Outcomes, home: Home) -> CatalogState:

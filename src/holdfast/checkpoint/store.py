@@ -226,9 +226,9 @@ class Store:
         """Hold a checkpoint under a label."""
         return pin(self.reader, self.storage, self._around.clock, label=label, ref=ref, note=note)
 
-    def unpin(self, label: str) -> None:
-        """Let a savepoint go."""
-        unpin(self.reader, self.storage, label)
+    def unpin(self, label: str, *, force: bool = False) -> None:
+        """Let a savepoint go; `force` even while a fork needs its files."""
+        unpin(self.reader, self.storage, label, force=force)
 
     def retain(self, *, keep: Collection[CheckpointId] = ()) -> SweepReport:
         """Drop what the settings no longer keep. Failures are in the report, not raised."""

@@ -53,6 +53,7 @@ class SweepReport:
     bytes: int = 0
     dropped: tuple[CheckpointId, ...] = ()
     compacted: int = 0
+    released: tuple[str, ...] = ()
     dry_run: bool = False
     error: HoldfastError | None = None
 

@@ -100,12 +100,17 @@ class DropBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 class BaseBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="base",
                tag_field="type", omit_defaults=True):  # fmt: skip
-    """All live checkpoints at once: records before this one are no longer needed."""
+    """All live checkpoints at once: records before this one are no longer needed.
+
+    synced: written by a copy from another store, not by a writer of this one. `previous` of the
+    record is then the hash of the newest record over there.
+    """
 
     live: list[Summary]
     epoch_max: int
     resume: CheckpointId | None = None
     rebuilt: bool = False
+    synced: bool = False
 
 
 Body = OpenBody | CommitBody | DropBody | BaseBody

@@ -1,6 +1,7 @@
 """The journal: an embedded, durable, hash-chained event log on local disk."""
 
 from holdfast.journal.batch import EventIds, RandomEventIds, SeededEventIds
+from holdfast.journal.commit import Ticket
 from holdfast.journal.files import Files
 from holdfast.journal.model import (
     Durability,
@@ -22,7 +23,7 @@ from holdfast.journal.reader import Cursor, JournalReader
 from holdfast.journal.slices import Slice, plan_end, plan_slices, read_slice
 from holdfast.journal.upkeep import HoldStore, TruncateReport
 from holdfast.journal.verify import Finding, VerifyReport, verify_journal
-from holdfast.journal.writer import JournalWriter, Ticket
+from holdfast.journal.writer import JournalWriter
 
 __all__ = [
     "Cursor",

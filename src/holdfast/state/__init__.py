@@ -10,6 +10,7 @@ from holdfast.state.checkpoint import entry_of, info_of, put_trace, runs_of
 from holdfast.state.info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
 from holdfast.state.latest import LatestAnswer, LatestPartition
 from holdfast.state.merge import BackgroundMerge, replace, run_merge
+from holdfast.state.opening import open_trace
 from holdfast.state.partition import live_runs, partition_range, partition_table, vnodes_of
 from holdfast.state.plan import (
     MergePlan,
@@ -52,6 +53,7 @@ __all__ = [
     "expired_runs",
     "info_of",
     "live_runs",
+    "open_trace",
     "partition_range",
     "partition_table",
     "plan_compaction",

@@ -60,14 +60,13 @@ def combined(
     for first, last in windows(views, low, high, _window_rows(views, how.window_bytes)):
         if stopped():
             return
-        rows, single = _window(views, schema, how, first, last)
-        if rows is None:
-            continue
+        pieces, single = _window(views, schema, how, first, last)
         if not single:
-            rows = _resolve(rows, schema)
-        rows = _drop(rows, schema, how)
-        if rows.num_rows:
-            yield rows
+            pieces = [_resolve(join_batches(pieces, schema.stored), schema)]
+        for piece in pieces:  # of a single view: nothing to combine, so nothing is copied
+            rows = _drop(piece, schema, how)
+            if rows.num_rows:
+                yield rows
 
 
 def _window_rows(views: Sequence[RunView], window_bytes: int) -> int:
@@ -78,7 +77,7 @@ def _window_rows(views: Sequence[RunView], window_bytes: int) -> int:
 
 def _window(
     views: Sequence[RunView], schema: TraceSchema, how: Combine, first: int, last: int
-) -> tuple[Any, bool]:
+) -> tuple[list[Any], bool]:
     """The rows of one hash range, oldest first, and whether all come from one view."""
     pieces: list[Any] = []
     sources = 0
@@ -88,11 +87,7 @@ def _window(
             continue
         sources += 1
         pieces += [_as_side(piece, schema, how, number) for piece in view.batches(start, stop)]
-    if not pieces:
-        return None, True
-    plain = schema.stored
-    pieces = [piece.replace_schema_metadata(None) for piece in pieces]
-    return join_batches(pieces, plain), sources == 1
+    return [piece.replace_schema_metadata(None) for piece in pieces], sources <= 1
 
 
 def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:

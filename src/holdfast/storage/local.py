@@ -16,12 +16,10 @@ import errno
 import fcntl
 import io
 import os
-import stat as stat_module
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from holdfast.errors import (
     AlreadyExistsError,
@@ -30,13 +28,21 @@ from holdfast.errors import (
     HoldfastError,
     InvalidInputError,
     NotFoundError,
-    RefusedError,
     StorageError,
 )
 from holdfast.format import paths
 from holdfast.ids import IdSource, RandomIds
 from holdfast.storage.api import Entry
 from holdfast.storage.disk import Disk, filesystem_sync_reports_errors
+from holdfast.storage.local_errors import (
+    check_regular,
+    missing_root,
+    same_file,
+    symlink_refused,
+    translate,
+    unsynced,
+)
+from holdfast.storage.local_writer import LocalLease, LocalWriter, lock_holder
 
 _Entries = list[Entry]
 _Names = list[str]
@@ -74,11 +80,11 @@ class LocalStorage:
             if create:
                 self._make_dirs(self._root, durable=True)
             if not os.path.isdir(self._root):
-                raise _missing_root(self._root)
+                raise missing_root(self._root)
             # Opened now and kept: syncfs reports only errors since its descriptor was opened.
             self._descriptor = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
-            raise _translate(error, self._root, took_effect=False) from error
+            raise translate(error, self._root, took_effect=False) from error
         self._whole = barrier == "syncfs" or (
             barrier == "auto" and filesystem_sync_reports_errors()
         )
@@ -107,7 +113,7 @@ class LocalStorage:
             try:
                 return file.readall()
             except OSError as error:
-                raise _translate(error, path, took_effect=False) from error
+                raise translate(error, path, took_effect=False) from error
 
     def get_range(self, path: str, start: int, length: int) -> bytes:
         """Exactly that range."""
@@ -132,7 +138,7 @@ class LocalStorage:
                 start, length = start + len(chunk), length - len(chunk)
             return b"".join(chunks)
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         finally:
             os.close(descriptor)
 
@@ -141,8 +147,8 @@ class LocalStorage:
         try:
             found = os.lstat(self._locate(path))
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
-        _check_regular(found.st_mode, path)
+            raise translate(error, path, took_effect=False) from error
+        check_regular(found.st_mode, path)
         return Entry(path, found.st_size, found.st_mtime_ns // 1_000)
 
     def exists(self, path: str) -> bool:
@@ -158,7 +164,7 @@ class LocalStorage:
         start = self._root if not prefix else self._locate(prefix.rstrip("/"))
         found: _Entries = []
         if prefix and os.path.islink(start):
-            raise _symlink(prefix)  # an empty answer would hide pins and outcomes
+            raise symlink_refused(prefix)  # an empty answer would hide pins and outcomes
         self._walk(start, prefix.rstrip("/"), found)
         found.sort(key=lambda entry: entry.path)
         return iter(found)
@@ -182,7 +188,15 @@ class LocalStorage:
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
-            raise _translate(error, directory, took_effect=False) from error
+            raise translate(error, directory, took_effect=False) from error
+
+    def directories(self) -> _Names:
+        """Names of the directories right below the root, without looking into them."""
+        try:
+            with os.scandir(self._root) as entries:
+                return sorted(e.name for e in entries if e.is_dir(follow_symlinks=False))
+        except OSError as error:
+            raise translate(error, self._root, took_effect=False) from error
 
     def local_path(self, path: str) -> Path | None:
         """The file itself."""
@@ -206,7 +220,7 @@ class LocalStorage:
         try:
             return LocalWriter(self, target, path, self._open_new(target, durable=False))
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
 
     def put_new(self, path: str, data: bytes) -> None:
         """Durable put-if-absent."""
@@ -228,7 +242,7 @@ class LocalStorage:
         try:
             self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
-            raise _unsynced(error, path) from error
+            raise unsynced(error, path) from error
         self._count(len(data))
 
     def _name_new(self, temporary: str, target: str, path: str) -> bool:
@@ -246,8 +260,8 @@ class LocalStorage:
             return False
         except OSError as error:
             # Over a network the call may have succeeded and its reply been lost.
-            if not _same_file(temporary, target):
-                raise _translate(error, path, took_effect=False) from error
+            if not same_file(temporary, target):
+                raise translate(error, path, took_effect=False) from error
         return True
 
     def put(self, path: str, data: bytes, *, durable: bool = True) -> None:
@@ -255,12 +269,12 @@ class LocalStorage:
         target = self._locate(path)
         try:
             found = os.lstat(target)
-            _check_regular(found.st_mode, path)
+            check_regular(found.st_mode, path)
             before = found.st_size
         except FileNotFoundError:
             before = 0
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         temporary = self._write_temporary(target, path, data, durable=durable)
         try:
             self._disk.rename(temporary, target)
@@ -268,7 +282,7 @@ class LocalStorage:
                 self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
             self._discard(temporary)
-            raise _unsynced(error, path) from error
+            raise unsynced(error, path) from error
         self._count(len(data) - before)
 
     def _write_temporary(self, target: str, path: str, data: bytes, *, durable: bool) -> str:
@@ -283,7 +297,7 @@ class LocalStorage:
                 self._disk.close(descriptor)
         except OSError as error:
             self._discard(temporary)
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         return temporary
 
     def _discard(self, temporary: str) -> None:
@@ -301,7 +315,7 @@ class LocalStorage:
         directories = sorted(names, key=len, reverse=True)
         try:
             for file in files:
-                _check_regular(os.lstat(file).st_mode, file)
+                check_regular(os.lstat(file).st_mode, file)
             if self._whole and len(files) + len(directories) >= self._syncfs_from:
                 self._disk.sync_filesystem(self._handle())
                 return
@@ -314,7 +328,7 @@ class LocalStorage:
             for directory in directories:  # deepest first
                 self._disk.sync_dir(directory)
         except OSError as error:
-            raise _translate(error, self.url, took_effect=None) from error
+            raise translate(error, self.url, took_effect=None) from error
 
     def delete(self, path: str) -> None:
         """Remove one object for good."""
@@ -324,7 +338,7 @@ class LocalStorage:
             except FileNotFoundError:
                 return  # its directory went with it
             except OSError as error:
-                raise _unsynced(error, path) from error
+                raise unsynced(error, path) from error
 
     def _delete(self, path: str) -> bool:
         """Remove one object and the directories that this leaves empty; False if it was gone."""
@@ -335,7 +349,7 @@ class LocalStorage:
         except (FileNotFoundError, IsADirectoryError):
             return False  # a directory is not an object: there is none of that name
         except OSError as error:
-            raise _translate(error, path, took_effect=None) from error
+            raise translate(error, path, took_effect=None) from error
         self._count(-size)
         if path.count("/") > 2:  # below <pipeline>/<kind>/: only a checkpoint's own directories
             self._remove_empty(os.path.dirname(target), depth=path.count("/") - 2)
@@ -362,11 +376,11 @@ class LocalStorage:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             descriptor = os.open(target, flags, 0o644)
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = _lock_holder(os.fstat(descriptor).st_ino)
+            holder = lock_holder(os.fstat(descriptor).st_ino)
             os.close(descriptor)
             if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
                 raise ConflictError(
@@ -377,7 +391,7 @@ class LocalStorage:
                     asked_by=owner,
                     remedy="stop it first, or open with takeover=True to fence it",
                 ) from error
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         return LocalLease(descriptor)
 
     def close(self) -> None:
@@ -404,7 +418,7 @@ class LocalStorage:
         end = top = len(self._root)
         while (end := target.find("/", end + 1)) > 0:  # every directory below the root
             if os.path.islink(target[:end]):
-                raise _symlink(target[top + 1 : end])
+                raise symlink_refused(target[top + 1 : end])
         return target
 
     def _open(self, path: str) -> int:
@@ -412,9 +426,9 @@ class LocalStorage:
         try:
             descriptor = self._disk.open_read(target)
         except OSError as error:
-            raise _translate(error, path, took_effect=False) from error
+            raise translate(error, path, took_effect=False) from error
         try:
-            _check_regular(os.fstat(descriptor).st_mode, path)
+            check_regular(os.fstat(descriptor).st_mode, path)
         except HoldfastError:
             os.close(descriptor)
             raise
@@ -457,132 +471,6 @@ class LocalStorage:
                 self._usage += change
 
 
-class LocalWriter(io.RawIOBase):
-    """A new file being written, buffered by a mebibyte."""
-
-    _BUFFER_BYTES = 1 << 20
-
-    def __init__(self, storage: LocalStorage, target: str, path: str, descriptor: int) -> None:
-        """Take over an open descriptor."""
-        super().__init__()
-        self._storage = storage
-        self._target = target
-        self._path = path
-        self._descriptor: int | None = descriptor
-        self._buffer = bytearray()
-        self._size = 0
-
-    def writable(self) -> bool:
-        """A writer writes."""
-        return True
-
-    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
-        """Append bytes."""
-        if self._descriptor is None:
-            raise StorageError("writer is closed", kind="closed", path=self._path)
-        view = memoryview(data).cast("B")
-        self._size += len(view)
-        if len(view) >= self._BUFFER_BYTES:
-            self._flush_buffer()
-            self._write(view)
-        else:
-            self._buffer += view
-            if len(self._buffer) >= self._BUFFER_BYTES:
-                self._flush_buffer()
-        return len(view)
-
-    def _flush_buffer(self) -> None:
-        if self._buffer:
-            self._write(self._buffer)
-            self._buffer = bytearray()
-
-    def _write(self, data: bytearray | memoryview) -> None:
-        if self._descriptor is None:
-            raise StorageError("writer is closed", kind="closed", path=self._path)
-        try:
-            self._storage._disk.write(self._descriptor, data)  # noqa: SLF001 - one module
-        except OSError as error:
-            raise _translate(error, self._path, took_effect=None) from error
-
-    def close(self) -> None:
-        """Make the object whole."""
-        if self._descriptor is None:
-            return
-        try:
-            self._flush_buffer()
-        except HoldfastError:
-            self.abort()
-            raise
-        descriptor, self._descriptor = self._descriptor, None
-        try:
-            self._storage._disk.close(descriptor)  # noqa: SLF001
-        except OSError as error:  # network file systems report a failed write only here
-            self._storage._discard(self._target)  # noqa: SLF001
-            raise _translate(error, self._path, took_effect=None) from error
-        self._storage._count(self._size)  # noqa: SLF001
-        super().close()
-
-    def abort(self) -> None:
-        """Remove what was written."""
-        if self._descriptor is None:
-            return
-        descriptor, self._descriptor = self._descriptor, None
-        self._buffer = bytearray()
-        with contextlib.suppress(OSError):
-            self._storage._disk.close(descriptor)  # noqa: SLF001
-        self._storage._discard(self._target)  # noqa: SLF001
-        super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
-
-    def __del__(self) -> None:
-        """A writer that was forgotten leaves nothing behind."""
-        if getattr(self, "_descriptor", None) is not None:
-            self.abort()
-
-
-class LocalLease:
-    """An flock that is held."""
-
-    def __init__(self, descriptor: int) -> None:
-        """Keep the descriptor that carries the lock."""
-        self._descriptor: int | None = descriptor
-
-    def release(self) -> None:
-        """Let others in."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            os.close(self._descriptor)
-            self._descriptor = None
-
-
-def _lock_holder(inode: int) -> int | None:
-    """The process that holds a lock, where the system tells."""
-    try:
-        lines = Path("/proc/locks").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        fields = line.split()
-        if "FLOCK" in fields and any(field.endswith(f":{inode}") for field in fields):
-            pid = next((int(field) for field in fields[4:5] if field.isdecimal()), None)
-            if pid:
-                return pid
-    return None
-
-
 def _root(root: str | Path) -> str:
     try:
         text = str(Path(root).expanduser().absolute())
@@ -603,90 +491,3 @@ def _cuts(name: str, top: int) -> Iterator[int]:
     while end > 0:
         yield end
         end = name.find("/", end + 1)
-
-
-def _check_regular(mode: int, path: str) -> None:
-    if stat_module.S_ISLNK(mode):
-        raise _symlink(path)
-    if stat_module.S_ISDIR(mode):
-        raise NotFoundError("a directory is not an object", kind="is_directory", path=path)
-    if not stat_module.S_ISREG(mode):
-        raise RefusedError("not a regular file", kind="not_regular", path=path)
-
-
-def _symlink(path: str) -> RefusedError:
-    return RefusedError(
-        "a symbolic link inside a store is refused",
-        kind="symlink_refused",
-        path=path,
-        remedy="replace the link by the file or directory itself",
-    )
-
-
-def _missing_root(root: str) -> HoldfastError:
-    if os.path.exists(root):
-        return InvalidInputError(
-            "not a directory", kind="not_a_directory", path=root,
-            remedy="give the directory that holds the pipelines",
-        )  # fmt: skip
-    return NotFoundError(
-        "directory does not exist", kind="no_root", path=root, remedy="check the path"
-    )
-
-
-_KINDS: dict[int, tuple[str, str, bool]] = {
-    errno.ENOSPC: ("disk_full", "free some space, then try again", True),
-    errno.EDQUOT: ("disk_full", "raise the quota or free some space, then try again", True),
-    errno.EACCES: ("denied", "check owner and permissions of the directory", False),
-    errno.EPERM: ("denied", "check owner and permissions of the directory", False),
-    errno.EROFS: ("read_only", "the file system is read-only: remount it or move", False),
-    errno.EIO: ("io_error", "the disk reports an error: look at the system log", False),
-    errno.EMFILE: ("too_many_files", "raise the limit of open files (ulimit -n)", True),
-    errno.ENFILE: ("too_many_files", "raise the system's limit of open files", True),
-    errno.ENAMETOOLONG: ("name_too_long", "use shorter names or a shorter root", False),
-}  # fmt: skip
-
-
-def _same_file(one: str, other: str) -> bool:
-    try:
-        return os.path.samestat(os.lstat(one), os.lstat(other))
-    except OSError:
-        return False
-
-
-def _unsynced(error: OSError, path: str) -> HoldfastError:
-    """A change was made, or may have been, and is perhaps not durable.
-
-    Never retryable: the bytes that a second look shows may live in memory only.
-    """
-    found = _translate(error, path, took_effect=None)
-    if isinstance(found, StorageError):
-        found.retryable = found.facts["retryable"] = False
-    return found
-
-
-def _translate(error: OSError, path: str, *, took_effect: bool | None) -> HoldfastError:
-    if error.errno == errno.ENOENT:
-        return NotFoundError("object does not exist", path=path)
-    if error.errno == errno.EEXIST:
-        return AlreadyExistsError("object exists already", path=path)
-    if error.errno == errno.ELOOP:
-        return _symlink(path)
-    if error.errno in (errno.ENOTDIR, errno.EISDIR):
-        return InvalidInputError(
-            "a file stands where a directory is needed, or the reverse",
-            kind="not_a_directory",
-            path=path,
-            remedy="move the foreign file away or choose another root",
-        )
-    kind, remedy, retryable = _KINDS.get(
-        error.errno or 0, ("os_error", "look at the system log", False)
-    )
-    return StorageError(
-        os.strerror(error.errno) if error.errno else str(error),
-        kind=kind,
-        path=path,
-        remedy=remedy,
-        retryable=retryable,
-        took_effect=took_effect,
-    )

@@ -123,6 +123,14 @@ class ObjectStorage:
             raise self._translate(error, prefix, took_effect=False) from error
         return iter(sorted(found, key=lambda entry: entry.path))
 
+    def directories(self) -> Sequence[str]:
+        """Names right below the prefix that have objects below them; one request a thousand."""
+        try:
+            found = obstore.list_with_delimiter(self._store)
+        except (remote.BaseError, OSError) as error:
+            raise self._translate(error, "", took_effect=False) from error
+        return sorted(prefix.strip("/").rsplit("/", 1)[-1] for prefix in found["common_prefixes"])
+
     def local_path(self, path: str) -> Path | None:
         """There is no file."""
         check_relative(path)

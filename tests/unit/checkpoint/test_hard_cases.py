@@ -367,7 +367,8 @@ def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path):
     rig.fill(1)
     reader = holdfast.read_store(Denied(tmp_path / "root"), "shop")
     report = holdfast.verify_store(reader, deep=True)
-    assert {finding.kind for finding in report.all_findings()} == {"io_error"}
+    assert not report.ok
+    assert {finding.kind for finding in report.all_findings()} == {"os_error"}
 
 
 def test_the_footprint_counts_the_outcomes_that_go_with_a_checkpoint(rig):

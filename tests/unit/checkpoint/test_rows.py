@@ -12,7 +12,7 @@ import pytest
 from support import Rig, Wrapper, at, disk_bytes, flip, manifest_path, record_path, shop, tree
 
 import holdfast
-from holdfast import FilesPosition, Part, PostgresPosition, Settings
+from holdfast import FilesPosition, Part, PostgresPosition, Settings, points
 from holdfast.errors import (
     ConflictError,
     CorruptionError,
@@ -269,32 +269,28 @@ def test_a_lost_header_is_rebuilt_too(rig):
     assert rig.verify().ok
 
 
+class Crash(BaseException):
+    """The process ends here."""
+
+
+def _die_after_barrier(name):
+    if name == "commit.after_barrier":
+        raise Crash
+
+
 def test_rivals_for_one_record_must_be_decided_by_the_user(rig):
     """F9: two manifests for one number and no evidence: refused, until one is named."""
     with rig.open() as store:
         base = rig.commit(store)
     ours = []
     for _ in range(2):
-        with rig.open(settings=Settings(retain=9, exclusive=False), clean_up=False) as store:
-            try:
-                from holdfast import points
-
-                class Crash(BaseException):
-                    pass
-
-                def die(name, crash=Crash):
-                    if name == "commit.after_barrier":
-                        raise crash
-
-                rig.offset = 10
-                draft = rig.draft(store, replay=None)
-                with points.handling(die):
-                    store.commit(draft)
-            except BaseException as error:  # noqa: BLE001
-                assert type(error).__name__ == "Crash"
-            ours.append(draft.checkpoint)
-            store._drafts = {}
-        # the next writer gets the same number, since the catalog is put back
+        store = rig.open(settings=Settings(retain=9, exclusive=False), clean_up=False)
+        rig.offset = 10
+        draft = rig.draft(store, replay=None)
+        with points.handling(_die_after_barrier), pytest.raises(Crash):
+            store.commit(draft)
+        ours.append(draft.checkpoint)
+        # the next writer gets the same number, since this one's open record vanishes
         record_path(rig, store._catalog.state.head).unlink()
     shutil.rmtree(rig.home / "catalog")
     plan = holdfast.plan_rebuild(rig.reader())
@@ -658,8 +654,6 @@ def test_savepoints_hold_until_they_are_let_go(rig):
 
 def test_a_pin_that_arrives_after_the_drop_record_puts_its_checkpoint_back(rig):
     """N2: a savepoint made beside a running collection is kept, with all its files."""
-    from holdfast import points
-
     with rig.open(settings=KEEP_2) as store:
         first = rig.commit(store)
         for _ in range(3):

@@ -4,6 +4,7 @@ import os
 import shutil
 import struct
 
+import msgspec
 import pytest
 from journal_support import fill, open_writer, some
 
@@ -85,6 +86,14 @@ def wrong_sequence(root):
     edit(root, next_sequence=1_000)
 
 
+def broken_chain(root):
+    """Sizes and sequences are right, but two summaries do not continue each other's hash chain."""
+    data = (root / "index.ckpt").read_bytes()
+    sealed = list(unpack_blob(data, CHECKPOINT_MAGIC, IndexCheckpoint).sealed)
+    sealed[0] = msgspec.structs.replace(sealed[0], chain_hash=bytes(32))
+    edit(root, sealed=sealed)
+
+
 def short(root):
     path = root / "index.ckpt"
     path.write_bytes(path.read_bytes()[:-9])
@@ -118,6 +127,7 @@ PATHS = [
     (not_messagepack, OpenPath.REPLAY, "invalid"),
     (inconsistent, OpenPath.REPLAY, "invalid"),
     (other_chain, OpenPath.REPLAY, "invalid"),
+    (broken_chain, OpenPath.REPLAY, "invalid"),
     (wrong_sequence, OpenPath.REPLAY, "invalid"),
     (ahead, OpenPath.REPLAY, "ahead"),
     (future, OpenPath.REPLAY, "future"),

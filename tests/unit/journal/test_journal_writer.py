@@ -145,6 +145,18 @@ def test_interval_durability_shows_nothing_before_its_sync(root):
             assert reader.view().visible == 3
 
 
+def test_a_refreshed_reader_shows_nothing_before_its_sync(root):
+    """A reader that was open before stays behind the durable mark when it refreshes."""
+    with open_writer(root, durability=Durability.INTERVAL, interval_ms=60_000) as writer:
+        with JournalReader(root) as reader:
+            writer.append(some(3))
+            writer.append(some(3, start=3))
+            assert reader.refresh() == 0
+            assert len(reader.query(Query())) == 0
+            writer.flush()
+            assert reader.refresh() == 6
+
+
 def test_every_fsync_that_durability_names_is_made(root):
     """Per batch: one fdatasync each; interval: none until asked."""
     for durability, expected in ((Durability.BATCH, 4), (Durability.INTERVAL, 1)):
@@ -232,7 +244,9 @@ def test_an_id_used_for_something_else_is_a_conflict(root):
 def test_equal_batches_in_one_group_are_appended_once(root):
     """Two producers that submit the same ids at once get one append and one duplicate."""
     with open_writer(root, durability=Durability.GROUP) as writer:
-        tickets = [writer.submit(some(3)) for _ in range(6)]
+        with writer._exclusive():
+            # Nobody can commit here, so that all of them are in the queue together.
+            tickets = [writer.submit(some(3)) for _ in range(6)]
         receipts = [ticket.wait(10_000) for ticket in tickets]
         assert [r.first_sequence for r in receipts] == [0] * 6
         assert sum(not r.duplicate for r in receipts) == 1

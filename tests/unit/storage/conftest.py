@@ -33,13 +33,10 @@ class S3:
 
 
 @pytest.fixture(scope="session")
-def s3(s3_server):
-    """The server of the whole session, with a client that gives up soon."""
+def s3(s3_server, s3_options):
+    """The server of the session, with a client that gives up soon."""
     options = {
-        "endpoint": s3_server,
-        "region": "us-east-1",
-        "access_key_id": "test",
-        "secret_access_key": "test",
+        **s3_options,
         "client_options": {"allow_http": True, "timeout": "10s"},
         "retry_config": {"max_retries": 1, "retry_timeout": timedelta(seconds=5)},
     }

@@ -108,8 +108,10 @@ def test_a_symbolic_link_as_a_directory_is_refused(storage, tmp_path):
 @pytest.mark.parametrize("call", ["write", "sync", "close", "link_new", "sync_dir"])
 def test_a_failed_put_leaves_no_temporary_name(tmp_path, call):
     """Whichever step fails, no temporary file is left over and the error is typed."""
-    (tmp_path / "root" / "p").mkdir(parents=True)
-    storage = LocalStorage(tmp_path / "root", disk=FailingDisk(call))
+    disk = FailingDisk("nothing yet")
+    storage = LocalStorage(tmp_path / "root", disk=disk)
+    storage.put_new("p/before", b"x")
+    disk.call = call
     with pytest.raises(StorageError) as caught:
         storage.put_new("p/a", b"x")
     assert caught.value.kind == "io_error"

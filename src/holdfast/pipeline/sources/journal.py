@@ -27,30 +27,41 @@ if TYPE_CHECKING:
     from holdfast.journal import Position as LogPosition
     from holdfast.journal import Slice as LogSlice
 
-_EVENT = (
+_HEAD = (
     "sequence long, id binary, correlation binary, causation binary, entity string, scope string, "
-    "kind string, at timestamp, clock long, payload binary"
+    "kind string, at timestamp, clock long"
 )
+_EVENT = f"{_HEAD}, payload binary"
 
 
 class Journal:
     """Events of a journal on local disk.
 
     payload: schema of JSON payloads, as SQL writes it; its columns then stand beside the event's,
-    in place of `payload`. events_max: limit of one epoch.
+    in place of `payload`. typed: the payloads are typed columns of that schema, not JSON.
+    events_max: limit of one epoch.
     """
 
     what = "journal"
     weight: str | None = None
 
     def __init__(
-        self, path: str | Path, *, payload: str | None = None, events_max: int = 1_000_000
+        self,
+        path: str | Path,
+        *,
+        payload: str | None = None,
+        typed: bool = False,
+        events_max: int = 1_000_000,
     ) -> None:
         """Refuse what can never work."""
+        if typed and payload is None:
+            raise InvalidInputError(
+                "typed payloads need a schema", kind="invalid_schema", remedy="give payload=..."
+            )
         if events_max < 1:
             raise InvalidInputError("events_max must be positive", kind="invalid_limit")
         self.path = str(Path(path).expanduser().absolute())
-        self.payload, self.events_max = payload, events_max
+        self.payload, self.typed, self.events_max = payload, typed, events_max
         names = ddl_columns(_EVENT, "journal")
         if payload is not None:
             names = [*names[:-1], *ddl_columns(payload, f"journal {path}")]
@@ -63,11 +74,15 @@ class Journal:
 
     def empty(self, spark: Any) -> Any:
         """A DataFrame of the right shape without rows."""
-        return self.shaped(spark.createDataFrame([], _EVENT))
+        return self.shaped(spark.createDataFrame([], self.raw_schema()))
+
+    def raw_schema(self) -> str:
+        """What tasks give: events with their payloads, or with the columns of typed payloads."""
+        return f"{_HEAD}, {self.payload}" if self.typed else _EVENT
 
     def shaped(self, events: Any) -> Any:
         """Take the payload apart, if it has a schema."""
-        if self.payload is None:
+        if self.payload is None or self.typed:
             return events
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
@@ -127,7 +142,13 @@ class JournalSourceReader:
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The events of a slice, each byte range in a task of its own."""
+        from holdfast.pipeline.resolve import arrow_schema
+
         pieces: tuple[LogSlice, ...] = piece.detail[1]
+        schema = self._source.raw_schema()
+        shape = (
+            arrow_schema(spark.createDataFrame([], schema).schema) if self._source.typed else None
+        )
 
         def read_pieces(batches: Any) -> Iterator[Any]:
             from holdfast.journal import read_slice
@@ -135,11 +156,11 @@ class JournalSourceReader:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     for events in read_slice(pieces[number]):
-                        yield event_batch(events)
+                        yield event_batch(events, shape)
 
         count = len(pieces)
         numbers = spark.range(0, count, 1, count)
-        return self._source.shaped(numbers.mapInArrow(read_pieces, _EVENT))
+        return self._source.shaped(numbers.mapInArrow(read_pieces, schema))
 
     def advance(self, piece: Slice) -> None:
         """Behind the slice."""
@@ -192,23 +213,33 @@ class JournalSourceReader:
         return Backlog(self._at.sequence, max(self._visible, self._at.sequence), "events")
 
 
-def event_batch(events: Any) -> Any:
-    """Events as Spark takes them: signed numbers, plain binary."""
-    payload = events.column("payload")
-    if pa.types.is_struct(payload.type):
-        raise InvalidInputError(
-            "the journal has typed payloads, which this source does not read yet",
-            kind="typed_payload", type=str(payload.type)[:200],
-            remedy="append payloads as bytes or as JSON text",
-        )  # fmt: skip
+def event_batch(events: Any, shape: Any = None) -> Any:
+    """Events as Spark takes them; with `shape`, the payload's columns take the payload's place."""
     columns = [
         events.column("sequence").cast(pa.int64()),
         *(events.column(name).cast(pa.binary()) for name in ("id", "correlation", "causation")),
         *(events.column(name).cast(pa.string()) for name in ("entity", "scope", "kind")),
         events.column("wall_time").cast(pa.timestamp("us", tz="UTC")),
         events.column("clock").cast(pa.int64()),
-        payload.cast(pa.binary()),
     ]
-    names = ["sequence", "id", "correlation", "causation", "entity", "scope", "kind", "at", "clock",
-             "payload"]  # fmt: skip
-    return pa.RecordBatch.from_arrays(columns, names=names)
+    payload = events.column("payload")
+    if pa.types.is_struct(payload.type) != (shape is not None):
+        raise InvalidInputError(
+            "the payloads are not of the kind that the source expects",
+            kind="payload_differs", type=str(payload.type)[:200],
+            remedy="say typed=True for typed columns, and leave it out for bytes and JSON",
+        )  # fmt: skip
+    if shape is None:
+        names = [*_HEAD_NAMES, "payload"]
+        return pa.RecordBatch.from_arrays([*columns, payload.cast(pa.binary())], names=names)
+    known = {field.name: i for i, field in enumerate(payload.type)}
+    parts = payload.flatten()
+    for field in list(shape)[len(columns) :]:
+        at = known.get(field.name)
+        columns.append(
+            parts[at].cast(field.type) if at is not None else pa.nulls(len(payload), field.type)
+        )
+    return pa.RecordBatch.from_arrays(columns, schema=shape)
+
+
+_HEAD_NAMES = [part.split()[0] for part in _HEAD.split(", ")]

@@ -1,0 +1,156 @@
+"""Forks: a new pipeline that begins at a checkpoint of another one, without copying a file.
+
+Invariants:
+- The origin's checkpoint is pinned for the fork before the fork names its files, so there is no
+  moment at which the origin's collection could take them.
+- The fork begins like every pipeline: header, `open` record, one commit. A crash leaves at worst a
+  pin and an empty pipeline, and forking again goes on from there.
+- The fork has the origin's epoch, positions, watermarks and state. It has no sink tokens: what the
+  origin has staged stays the origin's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.checkpoint.commit import commit_draft
+from holdfast.checkpoint.draft import Draft
+from holdfast.checkpoint.hint import write_hint
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.opening import Surroundings, take_over
+from holdfast.checkpoint.origin import fork_label, fork_note
+from holdfast.checkpoint.pins import pin
+from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.recovery import Wishes
+from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError
+from holdfast.format import paths
+from holdfast.format.findings import errors_of
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import Pin, Summary
+from holdfast.ids import IdSource, RandomIds
+from holdfast.settings import Settings
+from holdfast.storage.api import Storage
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A fork that was made."""
+
+    origin: str
+    source: Summary
+    fork: str
+    summary: Summary
+    pin: Pin
+    files: int
+    bytes_shared: int
+
+
+def fork_pipeline(
+    storage: Storage,
+    origin: str,
+    ref: str,
+    new: str,
+    *,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Forked:
+    """Begin pipeline `new` at a checkpoint of `origin`, in the same root."""
+    clock, ids = clock or SystemClock(), ids or RandomIds()
+    paths.pipeline_dir(new)
+    reader = StoreReader(Home(storage, paths.pipeline_dir(origin)))
+    reader.header()
+    source = reader.resolve(ref)
+    manifest = _whole(reader, source)
+    _check_free(storage, new)
+    held = pin(
+        reader, storage, clock,
+        label=fork_label(new), ref=source.checkpoint, note=fork_note(new), fork=True,
+    )  # fmt: skip
+    around = Surroundings(storage, Settings(exclusive=True), clock, ids)
+    opened = take_over(around, new, Wishes(topology=manifest.topology), takeover=False)
+    try:
+        draft = Draft(
+            home=opened.reader.home,
+            storage=storage,
+            ids=ids,
+            settings=around.settings,
+            topology=manifest.topology,
+            parent=_shared(manifest, origin),
+            checkpoint=ids.checkpoint_id(clock.wall_us()),
+            epoch=source.epoch,
+            label=None,
+        )
+        done = commit_draft(
+            opened.reader.home, storage, opened.catalog, draft, None,
+            lineage=opened.header.lineage, clock=clock,
+        )  # fmt: skip
+        write_hint(
+            opened.reader.home,
+            storage,
+            opened.catalog.state,
+            done.summary.checkpoint,
+            done.summary.epoch,
+        )
+    finally:
+        if opened.lease is not None:
+            opened.lease.release()
+    return Forked(
+        origin=origin, source=source, fork=new, summary=done.summary, pin=held,
+        files=len(done.manifest.files), bytes_shared=done.manifest.bytes_total,
+    )  # fmt: skip
+
+
+def _whole(reader: StoreReader, source: Summary) -> Manifest:
+    """The manifest of a checkpoint whose files are all there."""
+    report = VerifyReport(deep=False)
+    manifests = verify_checkpoints(reader, [source], report)
+    wrong = errors_of(report.by_checkpoint[source.checkpoint])
+    if wrong or source.checkpoint not in manifests:
+        raise CorruptionError(
+            f"the checkpoint is damaged: {wrong[0].message}" if wrong else "it cannot be read",
+            kind="damaged_checkpoint",
+            path=wrong[0].path if wrong else None,
+            checkpoint=source.checkpoint,
+            remedy="choose an intact one: `holdfast recover --plan` shows them",
+        )
+    return manifests[source.checkpoint]
+
+
+def _check_free(storage: Storage, new: str) -> None:
+    """The name is free, or an interrupted fork has left an empty pipeline there."""
+    reader = StoreReader(Home(storage, new))
+    try:
+        reader.header()
+    except NotFoundError:
+        return
+    try:
+        state = reader.catalog()
+        free = not state.live and not state.damage and not any(reader.home.list(paths.OUTCOMES))
+    except HoldfastError:
+        free = False
+    if not free:
+        raise ConflictError(
+            "a pipeline of that name exists already",
+            kind="pipeline_exists",
+            pipeline=new,
+            remedy="choose another name for the fork",
+        )
+
+
+def _shared(manifest: Manifest, origin: str) -> Manifest:
+    """The origin's checkpoint as another pipeline of the root sees it."""
+    return msgspec.structs.replace(
+        manifest,
+        files=[
+            msgspec.structs.replace(entry, pipeline=entry.pipeline or origin)
+            for entry in manifest.files
+        ],
+        properties={
+            **manifest.properties,
+            "forked_from": f"{origin}/{manifest.checkpoint}",
+        },
+    )

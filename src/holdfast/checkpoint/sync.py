@@ -1,0 +1,371 @@
+"""Sync: make another store a replica of a pipeline, copying only what is missing there.
+
+Invariants:
+- The destination is a valid store at every moment: the old replica until one put-if-absent record,
+  the new replica after it. Files and manifests are there, verified and durable, before that
+  record. Outcomes and pins follow it: an outcome of an epoch that the catalog does not know would
+  prove a loss, and a token without an outcome is only published again, which every sink bears.
+- That record is a base with all live checkpoints, one number after the source's newest record, and
+  says by its `previous` which record that was. Every field follows from the two stores, so that
+  syncs that race or begin again write the same bytes.
+- A destination is replaced only when its own newest record is part of the source's history, or when
+  nobody but a sync has written to it. Another lineage, or a writer of its own, is refused.
+- The source is only read.
+
+Decision: docs/adr/0034-sync-by-one-base-record.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.copying import Copier, Want, read_back
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.replica import Ends, check_replaceable, first_record, next_record
+from holdfast.checkpoint.sweep import SweepPlan, plan_sweep, reachable, run_sweep
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    CorruptionError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+)
+from holdfast.format import paths
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest
+from holdfast.format.records import SMALL_BYTES_MAX, Latest, Pin, Summary, latest_bytes, pin_bytes
+from holdfast.ids import CheckpointId
+from holdfast.storage.api import Entry, Storage, StorageReader
+
+_TRIES = 5
+_OLD_US = 86_400_000_000
+Progress = Callable[[int, int], None]
+
+
+@dataclass
+class SyncReport:
+    """What a sync did."""
+
+    pipeline: str
+    checkpoints: int = 0
+    new_checkpoints: int = 0
+    files_copied: int = 0
+    bytes_copied: int = 0
+    files_present: int = 0
+    bytes_present: int = 0
+    pins: int = 0
+    pins_only_there: tuple[str, ...] = ()
+    removed_files: int = 0
+    removed_bytes: int = 0
+    up_to_date: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def sync_pipeline(
+    source: StorageReader,
+    target: Storage,
+    pipeline: str,
+    *,
+    deep: bool = False,
+    prune: bool = False,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> SyncReport:
+    """Bring `target` to where `source` stands.
+
+    deep: hash also what an earlier sync has verified. prune: remove savepoints that only the
+    target has. A source that is being written to is read again when files vanish meanwhile.
+    """
+    clock = clock or SystemClock()
+    name = paths.pipeline_dir(pipeline)
+    there = StoreReader(Home(source, name))
+    here = StoreReader(Home(target, name))
+    if source.url == target.url:
+        raise RefusedError(
+            "source and destination are the same store", kind="same_store", url=source.url
+        )
+    lease = target.exclusive(here.home.at(paths.LOCK), "sync") if _started(here) else None
+    try:
+        for attempt in range(_TRIES):
+            try:
+                work = _Sync(there, here, target, clock, deep=deep, prune=prune, progress=progress)
+                return work.run()
+            except (NotFoundError, CorruptionError) as error:
+                # The source's writer may have collected what was being copied: look again.
+                if error.kind not in ("not_found", "missing"):
+                    raise
+                if attempt + 1 == _TRIES:
+                    raise _missing(error) from error
+        raise ConflictError("the source changes faster than it can be copied", kind="busy")
+    finally:
+        if lease is not None:
+            lease.release()
+
+
+def _missing(error: HoldfastError) -> CorruptionError:
+    return CorruptionError(
+        "a file of the source is missing",
+        kind="missing",
+        path=error.facts.get("path"),
+        remedy="run `holdfast verify` on the source; nothing of it was published",
+    )
+
+
+def _started(here: StoreReader) -> bool:
+    """Whether a header is there: before it is, not even a lock file is made."""
+    try:
+        here.header()
+    except NotFoundError:
+        return False
+    return True
+
+
+class _Sync:
+    """One look at the source, carried over."""
+
+    def __init__(
+        self,
+        there: StoreReader,
+        here: StoreReader,
+        target: Storage,
+        clock: Clock,
+        *,
+        deep: bool,
+        prune: bool,
+        progress: Progress | None,
+    ) -> None:
+        self._there, self._here, self._target, self._clock = there, here, target, clock
+        self._deep, self._prune, self._progress = deep, prune, progress
+        self._report = SyncReport(pipeline=there.home.pipeline)
+
+    def run(self) -> SyncReport:
+        """Check, copy, publish, tidy up."""
+        header = self._there.header()
+        ends = Ends.look(self._there, self._here)
+        check_replaceable(ends, header.lineage)
+        self._check_source(ends)
+        if ends.target_head is None:
+            self._begin()
+            ends = Ends.look(self._there, self._here, source=ends)
+        known = {s.checkpoint: s.manifest_sha256 for s in ends.target.live}
+        new = [
+            summary
+            for summary in ends.source.live
+            if self._deep or known.get(summary.checkpoint) != summary.manifest_sha256
+        ]
+        self._report.checkpoints = len(ends.source.live)
+        self._report.new_checkpoints = sum(s.checkpoint not in known for s in ends.source.live)
+        self._copy_files(ends, [self._there.manifest(summary) for summary in new])
+        self._copy_manifests(new)
+        live = self._live(ends)
+        record = next_record(ends, live)
+        if record is None:
+            self._report.up_to_date = self._report.files_copied == 0
+        else:
+            path = self._here.home.at(paths.record(record.sequence))
+            try:
+                publish(self._target, path, record.data, self._clock)
+            except AlreadyExistsError as error:
+                raise self._overtaken(path) from error
+        self._finish(ends, live)
+        return self._report
+
+    def _overtaken(self, path: str) -> ConflictError:
+        return ConflictError(
+            "somebody wrote to the destination during the sync",
+            kind="target_written",
+            path=path,
+            remedy="stop the writer there; its checkpoints are untouched",
+        )
+
+    def _check_source(self, ends: Ends) -> None:
+        """Only a store that is whole is worth copying."""
+        if ends.source.damage:
+            raise CorruptionError(
+                "the source's catalog is damaged",
+                kind="catalog_damaged",
+                path=ends.source.damage[0].path,
+                remedy="run `holdfast rebuild-catalog` on the source first; nothing was copied",
+            )
+
+    def _begin(self) -> None:
+        """Header and an empty catalog: from here on there is a valid, empty store."""
+        home = self._here.home
+        data = self._there.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
+        publish(self._target, home.at(paths.HEADER), data, self._clock)
+        record = first_record(self._there)
+        try:
+            publish(self._target, home.at(paths.record(record.sequence)), record.data, self._clock)
+        except AlreadyExistsError as error:
+            raise self._overtaken(home.at(paths.record(record.sequence))) from error
+
+    # Copying
+
+    def _copy_files(self, ends: Ends, manifests: list[Manifest]) -> None:
+        home = self._here.home
+        wanted = {
+            home.file(entry): Want(entry.size, entry.sha256)
+            for manifest in manifests
+            for entry in manifest.files
+        }
+        sizes = {home.at(e.path): e.size for e in home.list(paths.CHECKPOINTS)} if wanted else {}
+        present = {path for path, want in wanted.items() if sizes.get(path) == want.size}
+        verified = set() if self._deep else self._verified(ends, wanted, present)
+        own = f"{home.pipeline}/"
+        copier = Copier(self._there.home.storage, self._target, self._progress)
+        for path, want in wanted.items():
+            if not path.startswith(own):
+                self._check_shared(path, want)
+            elif path in verified:
+                copier.skip(want)
+            else:
+                copier.add(path, want, present=path in sizes)
+        copied = copier.run()
+        report = self._report
+        report.files_copied, report.bytes_copied = copied.files, copied.bytes
+        report.files_present, report.bytes_present = copied.files_present, copied.bytes_present
+
+    def _verified(self, ends: Ends, wanted: dict[str, Want], present: set[str]) -> set[str]:
+        """Of the files that are present, those that a finished sync has verified.
+
+        They are the ones that a live checkpoint there names; the newest ones name most of them.
+        """
+        found: set[str] = set()
+        for summary in reversed(ends.target.live):
+            if found >= present:
+                break
+            try:
+                files = self._here.manifest(summary).files
+            except CorruptionError:
+                continue
+            named = {self._here.home.file(e): e.sha256 for e in files}
+            found |= {p for p in present & named.keys() if named[p] == wanted[p].sha256}
+        return found
+
+    def _check_shared(self, path: str, want: Want) -> None:
+        """A fork's files of another pipeline must be there with that pipeline, not without it."""
+        try:
+            whole = self._target.stat(path).size == want.size
+        except NotFoundError:
+            whole = False
+        if not whole:
+            origin = path.split("/", 1)[0]
+            raise RefusedError(
+                "the pipeline shares files with another one that is not at the destination",
+                kind="origin_missing",
+                pipeline=self._there.home.pipeline,
+                origin=origin,
+                path=path,
+                remedy=f"sync {origin} first",
+            )
+
+    def _copy_manifests(self, summaries: list[Summary]) -> None:
+        """Manifests, read back, and then made durable at once."""
+        home, new = self._here.home, []
+        for summary in summaries:
+            path = paths.manifest(summary.checkpoint)
+            data = self._there.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+            if _bytes_of(self._here, path, MANIFEST_BYTES_MAX) != data:
+                self._target.put(home.at(path), data, durable=False)
+                read_back(self._target, home.at(path), data)
+                new.append(home.at(path))
+        self._target.barrier(new)
+
+    def _copy_outcomes(self, epochs: Iterable[int]) -> None:
+        wanted = set(epochs)
+        there = {e.path for e in self._here.home.list(paths.OUTCOMES)}
+        for entry in self._there.home.list(paths.OUTCOMES):
+            meaning = paths.classify(entry.path)
+            if meaning is None or meaning.epoch not in wanted or entry.path in there:
+                continue
+            data = self._there.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+            publish(self._target, self._here.home.at(entry.path), data, self._clock)
+
+    def _live(self, ends: Ends) -> tuple[Summary, ...]:
+        """What the replica lists: all of the source, and what only a savepoint there holds."""
+        mine = {summary.checkpoint for summary in ends.source.live}
+        held = {pin.checkpoint for pin in self._here.pins()}
+        extra = [s for s in ends.target.live if s.checkpoint in held - mine]
+        return tuple(sorted((*ends.source.live, *extra), key=lambda s: s.sequence))
+
+    # After the record
+
+    def _finish(self, ends: Ends, live: tuple[Summary, ...]) -> None:
+        """Outcomes, pins, the hint, and then what the replica no longer needs."""
+        self._copy_outcomes({summary.epoch for summary in ends.source.live})
+        self._copy_pins({summary.checkpoint for summary in live})
+        state = self._here.catalog()
+        self._hint(state)
+        plan = self._plan_sweep(state, ends.target.live)
+        swept = run_sweep(self._here.home, self._target, plan, "gc")
+        self._report.removed_files, self._report.removed_bytes = swept.deleted, swept.bytes
+        if swept.error is not None:
+            self._report.notes.append(f"not everything old could be removed: {swept.error}")
+
+    def _plan_sweep(self, state: CatalogState, before: tuple[Summary, ...]) -> SweepPlan:
+        """Records below the base, and what dropped checkpoints have left.
+
+        Files that no catalog here has ever named may belong to a sync that runs at this moment:
+        they go only when they are old.
+        """
+        home = self._here.home
+        gone = {s.checkpoint: s.epoch for s in before if state.find(s.checkpoint) is None}
+        if not gone:
+            return plan_sweep(home.list(paths.CATALOG), state, ())
+        needed = reachable((self._here.manifest(s) for s in state.live), home.pipeline)
+        plan = plan_sweep(home.list(), state, needed)
+        epochs, now_us = set(gone.values()), self._clock.wall_us()
+
+        def goes(entry: Entry) -> bool:
+            meaning = paths.classify(entry.path)
+            if meaning is None or meaning.kind == "record":
+                return meaning is not None
+            old = entry.modified_us is not None and now_us - entry.modified_us > _OLD_US
+            return old or meaning.checkpoint in gone or meaning.epoch in epochs
+
+        return SweepPlan(delete=tuple(entry for entry in plan.delete if goes(entry)))
+
+    def _copy_pins(self, live: set[CheckpointId]) -> None:
+        wanted = {pin.label: pin for pin in self._there.pins() if pin.checkpoint in live}
+        there = {pin.label: pin for pin in self._here.pins()}
+        for label, pin in wanted.items():
+            self._report.pins += 1
+            if there.get(label) != pin:
+                self._put_pin(pin)
+        only = sorted(there.keys() - wanted.keys())
+        if self._prune:
+            for label in only:
+                self._target.delete(self._here.home.at(paths.pin(label)))
+        else:
+            self._report.pins_only_there = tuple(only)
+
+    def _put_pin(self, pin: Pin) -> None:
+        self._target.put(self._here.home.at(paths.pin(pin.label)), pin_bytes(pin))
+
+    def _hint(self, state: CatalogState) -> None:
+        newest = state.candidates[0] if state.candidates else None
+        if newest is None:
+            return
+        hint = latest_bytes(
+            Latest(
+                format=FORMAT_VERSION, sha256=NO_DIGEST, sequence=state.head,
+                record_sha256=state.head_sha256, checkpoint=newest.checkpoint, epoch=newest.epoch,
+            )
+        )  # fmt: skip
+        if _bytes_of(self._here, paths.LATEST, SMALL_BYTES_MAX) != hint:
+            self._target.put(self._here.home.at(paths.LATEST), hint, durable=False)
+
+
+def _bytes_of(reader: StoreReader, path: str, bytes_max: int) -> bytes | None:
+    try:
+        return reader.home.get(path, bytes_max=bytes_max)
+    except (NotFoundError, CorruptionError):
+        return None
+    except HoldfastError:
+        raise

@@ -1,0 +1,195 @@
+"""From what a user types to a pipeline: paths, addresses, names, options.
+
+Invariants:
+- Looking never creates anything: a wrong path stays a wrong path.
+- Secrets come from options or the environment and are never printed.
+- What is ambiguous is an error that lists the choices, never a guess.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.reader import StoreReader, list_pipelines
+from holdfast.errors import InvalidInputError, NotFoundError
+from holdfast.format import paths
+from holdfast.storage.api import Storage
+from holdfast.storage.open import OBJECT_SCHEMES, open_storage
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A root and, once it is known, one pipeline below it."""
+
+    storage: Storage
+    root: str
+    pipeline: str
+
+    @property
+    def reader(self) -> StoreReader:
+        """For reading. The header is not looked at yet."""
+        return StoreReader(Home(self.storage, self.pipeline))
+
+
+def parse_options(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """`--option key=value`, as the object store's client takes them."""
+    found: dict[str, Any] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_]+", key):
+            raise InvalidInputError(
+                "an option is written key=value",
+                kind="bad_option",
+                option=key[:60],
+                remedy="for example --option endpoint=http://127.0.0.1:9000",
+            )
+        found[key.lower()] = value
+    return found
+
+
+def open_root(
+    address: str, options: dict[str, Any] | None = None, *, create: bool = False
+) -> Storage:
+    """Open a root, with the environment's object-store settings below the given options."""
+    if not address.strip():
+        raise InvalidInputError("the address of a store is empty", kind="bad_url")
+    if is_object(address):
+        return open_storage(address, options=_object_options(options or {}))
+    if options:
+        raise InvalidInputError(
+            "options are for object stores",
+            kind="bad_option",
+            address=address,
+            remedy="leave --option out for a local path",
+        )
+    return open_storage(address, create=create)
+
+
+def _object_options(given: dict[str, Any]) -> dict[str, Any]:
+    """Options of the client; a single endpoint on this machine may be reached without TLS."""
+    options = dict(given)
+    client = dict(options.pop("client_options", {}))
+    for name in ("allow_http", "aws_allow_http"):
+        if name in options:
+            client["allow_http"] = str(options.pop(name)).lower() in ("1", "true", "yes")
+    if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true", "yes"):
+        client.setdefault("allow_http", True)
+    endpoint = options.get("endpoint") or options.get("aws_endpoint_url")
+    endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint and urlsplit(str(endpoint)).hostname in _LOOPBACK:
+        client.setdefault("allow_http", True)
+    if client:
+        options["client_options"] = client
+    return options
+
+
+def is_object(address: str) -> bool:
+    """Whether the address is that of an object store."""
+    return urlsplit(address).scheme in OBJECT_SCHEMES and "://" in address
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """An address and the last part of its path: `a/b` is (`a`, `b`); the second may be empty."""
+    if "://" in address:
+        parts = urlsplit(address)
+        path = parts.path.strip("/")
+        head, _, last = path.rpartition("/")
+        if parts.scheme == "file":
+            return f"file:///{head}", last
+        if not path or parts.scheme == "memory":
+            return address, ""
+        return f"{parts.scheme}://{parts.netloc}/{head}".rstrip("/"), last
+    path = os.path.abspath(os.path.expanduser(address))
+    return os.path.dirname(path) or "/", os.path.basename(path)
+
+
+def find_place(
+    address: str, pipeline: str | None = None, options: dict[str, Any] | None = None
+) -> Place:
+    """The one pipeline that is meant: ROOT with a name, ROOT/PIPELINE, or a root with just one."""
+    if pipeline is not None:
+        paths.pipeline_dir(pipeline)
+        return Place(open_root(address, options), address, pipeline)
+    joined = _joined(address, options)
+    if joined is not None:
+        return joined
+    storage = _open_or_explain(address, options)
+    names = pipelines_of(storage)
+    if len(names) == 1:
+        return Place(storage, address, names[0])
+    if not names:
+        raise NotFoundError(
+            "no pipeline here",
+            kind="no_pipeline",
+            root=address,
+            remedy="give the directory that holds the pipelines, or ROOT/PIPELINE",
+        )
+    raise InvalidInputError(
+        "several pipelines are here",
+        kind="several_pipelines",
+        root=address,
+        pipelines=",".join(names[:20]),
+        remedy="say which: ROOT/PIPELINE, or --pipeline NAME",
+    )
+
+
+def _open_or_explain(address: str, options: dict[str, Any] | None) -> Storage:
+    """Open a root; where only the last part is missing, say which pipelines its parent has."""
+    try:
+        return open_root(address, options)
+    except NotFoundError as error:
+        root, name = split_address(address)
+        if is_object(address) or not os.path.isdir(root.removeprefix("file://")):
+            raise
+        names = pipelines_of(open_root(root))
+        if not names:
+            raise
+        raise NotFoundError(
+            "no pipeline of that name",
+            kind="no_pipeline",
+            root=root,
+            pipeline=name,
+            known=",".join(names[:20]),
+            remedy="choose one of these, or check the path",
+        ) from error
+
+
+def _joined(address: str, options: dict[str, Any] | None) -> Place | None:
+    """ROOT/PIPELINE written as one; recognised by what a pipeline's directory holds."""
+    root, name = split_address(address)
+    if not name or not paths.valid_name(name):
+        return None
+    if not is_object(address):
+        place = Path(address.removeprefix("file://")).expanduser()
+        marks = (paths.HEADER, paths.CATALOG, paths.CHECKPOINTS)
+        if not any((place / mark).exists() for mark in marks):
+            return None
+        return Place(open_root(root, options), root, name)
+    storage = open_root(root, options)
+    return Place(storage, root, name) if _is_pipeline(storage, name) else None
+
+
+def pipelines_of(storage: Storage) -> list[str]:
+    """Names of all pipelines below a root, those that have lost their header included."""
+    return list_pipelines(storage, damaged=True)
+
+
+def _is_pipeline(storage: Storage, name: str) -> bool:
+    if storage.exists(f"{name}/{paths.HEADER}"):
+        return True
+    return _any(storage.list(f"{name}/{paths.CATALOG}")) or _any(
+        storage.list(f"{name}/{paths.CHECKPOINTS}")
+    )
+
+
+def _any(entries: Iterable[object]) -> bool:
+    return any(True for _ in entries)

@@ -1,0 +1,85 @@
+"""The application: every verb, and the groups that other packages bring.
+
+Invariant: a group (`journal`, `guard`) is imported only when it is asked for or listed.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from holdfast.cli.verbs import copy, doctor, inspect, keep, run, state
+from holdfast.version import __version__
+
+_GROUPS = {
+    "guard": ("holdfast.guard.cli", "guard_app"),
+    "journal": ("holdfast.journal.cli", "journal_app"),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Knows which groups could be there without importing them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Own verbs in order of use, then the groups that are installed."""
+        return [*super().list_commands(ctx), *(name for name in _GROUPS if _installed(name))]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A verb, or a group imported now."""
+        known = super().get_command(ctx, cmd_name)
+        if known is not None or not _installed(cmd_name):
+            return known
+        module, name = _GROUPS[cmd_name]
+        try:
+            group = getattr(import_module(module), name)
+        except ImportError:
+            return None
+        return typer.main.get_command(group)
+
+
+def _installed(name: str) -> bool:
+    if name not in _GROUPS:
+        return False
+    package = _GROUPS[name][0].rpartition(".")[0]
+    return find_spec(package) is not None and find_spec(_GROUPS[name][0]) is not None
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="holdfast",
+    help="Checkpoints of stateful pipelines: list, verify, query, restore. No cluster needed.",
+    epilog="Exit 0: good. 1: a problem was found. 2: wrong usage. --json prints one document.",
+    no_args_is_help=True,
+    add_completion=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80},
+)
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it
+    if value:
+        typer.echo(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    version: bool = typer.Option(
+        False,  # noqa: FBT003
+        "--version",
+        callback=_version,
+        is_eager=True,
+        help="Print the version.",
+    ),
+) -> None:
+    del version
+
+
+for _module in (inspect, keep, state, copy, doctor, run):
+    _module.register(app)

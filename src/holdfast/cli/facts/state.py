@@ -1,0 +1,311 @@
+"""`state`: an operator's rows at a checkpoint, through DuckDB over Arrow record batches.
+
+Invariants:
+- Rows are streamed: memory follows the query and a window of the trace, not the trace. A query that
+  reads the rows more than once gets them from a table that DuckDB may spill to disk.
+- The table of a query is called `state`.
+- A file is written under a temporary name, and has its own only when it is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.cli.address import Place
+from holdfast.cli.facts.listing import operator_views
+from holdfast.cli.values import Column, OperatorList, StateRows
+from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import Summary
+from holdfast.ids import RandomIds
+
+MEMORY_MAX = "2GB"
+_FORMATS = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
+_CACHE_BYTES = 1 << 40
+_BATCH_ROWS = 100_000
+
+
+def operator_list(place: Place, summary: Summary) -> OperatorList:
+    """What could be asked for."""
+    manifest = place.reader.manifest(summary)
+    return OperatorList(
+        root=place.root, pipeline=place.pipeline, checkpoint=summary.checkpoint,
+        epoch=summary.epoch, operators=operator_views(manifest),
+    )  # fmt: skip
+
+
+def query_state(
+    place: Place,
+    summary: Summary,
+    operator: str,
+    *,
+    where: str | None = None,
+    sql: str | None = None,
+    to: str | None = None,
+    force: bool = False,
+    limit: int | None = 20,
+) -> StateRows:
+    """Rows of an operator, filtered or queried, shown or written to a file."""
+    manifest = place.reader.manifest(summary)
+    entry = manifest.operator(operator)
+    if entry is None:
+        raise _no_operator(manifest, operator)
+    kind = _format(place, to, force=force)
+    if entry.trace == "small":
+        return _small(place, summary, manifest, operator)
+    query = _query(where, sql)
+    with database() as db, rows_of(db, place, manifest, operator, query):
+        columns: list[Column] = []
+        rows: list[list[Any]] = []
+        more, written = False, None
+        if to is None:
+            columns, rows, more = db.fetch(query, limit)
+        else:
+            written = db.write(query, to, kind)
+    return StateRows(
+        root=place.root,
+        pipeline=place.pipeline,
+        operator=operator,
+        checkpoint=summary.checkpoint,
+        epoch=summary.epoch,
+        columns=columns,
+        rows=rows,
+        more=more,
+        written=to,
+        rows_written=written,
+    )
+
+
+def _no_operator(manifest: Manifest, operator: str) -> NotFoundError:
+    return NotFoundError(
+        "the checkpoint has no operator of that name",
+        kind="no_operator",
+        operator=operator,
+        known=",".join(entry.name for entry in manifest.operators) or "none",
+        remedy="choose one of these",
+    )
+
+
+def _query(where: str | None, sql: str | None) -> str:
+    if sql is not None and where is not None:
+        raise InvalidInputError(
+            "--where and --sql cannot be given together", kind="two_queries",
+            remedy="put the condition into the query",
+        )  # fmt: skip
+    if sql is not None:
+        return sql.strip().rstrip(";")
+    return f"SELECT * FROM state WHERE ({where})" if where else "SELECT * FROM state"  # noqa: S608
+
+
+def _format(place: Place, to: str | None, *, force: bool) -> str:
+    if to is None:
+        return ""
+    kind = _FORMATS.get(os.path.splitext(to)[1].lower())
+    if kind is None:
+        raise InvalidInputError(
+            "unknown kind of file", kind="unknown_format", file=to,
+            remedy="end the name with .parquet, .csv or .arrow",
+        )  # fmt: skip
+    root = place.storage.local_path("x")
+    home = os.path.realpath(root.parent) if root is not None else None
+    if home is not None and os.path.realpath(to).startswith(f"{home}/{place.pipeline}/"):
+        raise InvalidInputError(
+            "the file would lie inside the store", kind="inside_store", file=to,
+            remedy="choose another place",
+        )  # fmt: skip
+    if os.path.exists(to) and not force:
+        raise InvalidInputError(
+            "the file exists already", kind="file_exists", file=to,
+            remedy="choose another name, or give --force",
+        )  # fmt: skip
+    if not os.path.isdir(os.path.dirname(os.path.abspath(to))):
+        raise InvalidInputError("the directory does not exist", kind="no_directory", file=to)
+    return kind
+
+
+def _small(place: Place, summary: Summary, manifest: Manifest, operator: str) -> StateRows:
+    """Small state is one value: its bytes, read as MessagePack where they are that."""
+    import msgspec
+
+    data = place.reader.small_state(manifest, operator)
+    try:
+        value: Any = msgspec.msgpack.decode(data)
+        if isinstance(value, list) and len(value) == 3 and isinstance(value[2], (bytes, dict)):
+            value = value[2] if isinstance(value[2], dict) else msgspec.msgpack.decode(value[2])
+    except msgspec.MsgspecError:
+        value = data.hex()
+    fields = value if isinstance(value, dict) else {"state": value}
+    return StateRows(
+        root=place.root, pipeline=place.pipeline, operator=operator,
+        checkpoint=summary.checkpoint, epoch=summary.epoch,
+        columns=[Column(name=str(name), type=type(v).__name__) for name, v in fields.items()],
+        rows=[[*fields.values()]], more=False, written=None, rows_written=None,
+    )  # fmt: skip
+
+
+# DuckDB
+
+
+class Database:
+    """One connection, and errors in our words."""
+
+    def __init__(self, connection: Any, errors: type[Exception]) -> None:
+        """Use `database`."""
+        self.connection = connection
+        self._errors = errors
+
+    def run(self, sql: str) -> Any:
+        """Execute; a wrong query is wrong usage, an error of the store stays what it is."""
+        try:
+            return self.connection.execute(sql)
+        except self._errors as error:
+            raise self._translate(error) from error
+
+    def _translate(self, error: Exception) -> HoldfastError:
+        text = str(error)
+        return InvalidInputError(
+            "DuckDB cannot run the query",
+            kind="bad_query",
+            reason=" ".join(text.split())[:400],
+            remedy="the rows are in the table `state`; DESCRIBE state shows its columns",
+        )
+
+    def fetch(self, query: str, limit: int | None) -> tuple[list[Column], list[list[Any]], bool]:
+        """Columns and rows; one more than asked for shows whether there are more."""
+        bounded = query
+        if limit is not None and query.lstrip(" (").split(None, 1)[0].upper() in _SELECTS:
+            bounded = f"SELECT * FROM ({query}) LIMIT {limit + 1}"  # noqa: S608
+        try:
+            result = self.run(bounded)
+            columns = [Column(name=str(d[0]), type=str(d[1])) for d in result.description or ()]
+            found = result.fetchall() if limit is None else result.fetchmany(limit + 1)
+        except self._errors as error:
+            raise self._translate(error) from error
+        more = limit is not None and len(found) > limit
+        return columns, [list(row) for row in found[:limit]], more
+
+    def write(self, query: str, to: str, kind: str) -> int:
+        """Write the rows to a file; returns how many."""
+        partial = f"{to}.{RandomIds().token()}.partial"
+        try:
+            if kind == "arrow":
+                written = self._write_arrow(query, partial)
+            else:
+                options = "FORMAT parquet" if kind == "parquet" else "FORMAT csv, HEADER"
+                place = partial.replace("'", "''")
+                done = self.run(f"COPY ({query}) TO '{place}' ({options})").fetchall()
+                written = int(done[0][0])
+            os.replace(partial, to)
+        except OSError as error:
+            raise InvalidInputError(
+                "the file cannot be written", kind="cannot_write", file=to, reason=error.strerror
+            ) from error
+        finally:
+            if os.path.exists(partial):
+                os.unlink(partial)
+        return written
+
+    def _write_arrow(self, query: str, path: str) -> int:
+        import pyarrow as pa
+
+        reader = self._stream(query)
+        written = 0
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, reader.schema) as out:
+            for batch in reader:
+                out.write_batch(batch)
+                written += batch.num_rows
+        return written
+
+    def _stream(self, query: str) -> Any:
+        """The rows as Arrow batches, computed while they are read."""
+        try:
+            relation = self.connection.sql(query)
+            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
+            return fetch(_BATCH_ROWS)
+        except self._errors as error:
+            raise self._translate(error) from error
+
+
+_SELECTS = ("SELECT", "WITH", "FROM", "VALUES")
+
+
+@contextmanager
+def database() -> Iterator[Database]:
+    """DuckDB in memory, with a limit and a place to spill to."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise InvalidInputError(
+            "queries over state need DuckDB", kind="missing_extra",
+            remedy="pip install 'holdfast[sql]'",
+        ) from error  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="holdfast-sql-") as spill:
+        connection = duckdb.connect(":memory:")
+        try:
+            connection.execute(f"SET memory_limit='{MEMORY_MAX}'")
+            connection.execute(f"SET temp_directory='{spill}'")
+            connection.execute("SET TimeZone='UTC'")
+            yield Database(connection, duckdb.Error)
+        finally:
+            connection.close()
+
+
+@contextmanager
+def rows_of(
+    db: Database, place: Place, manifest: Manifest, operator: str, query: str
+) -> Iterator[None]:
+    """Make the operator's rows the table `state` of the database."""
+    from holdfast.state import RunCache, VnodeRange, open_trace
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-runs-") as directory:
+        cache = RunCache(directory, bytes_max=_CACHE_BYTES, ids=RandomIds())
+        trace = open_trace(place.storage, manifest, operator, cache=cache)
+        workers = max(1, min(8, os.cpu_count() or 1))
+        bounds = [256 * i // workers for i in range(workers + 1)]
+        failures: list[HoldfastError] = []
+        names = []
+        for number in range(workers):
+            part = VnodeRange(bounds[number], bounds[number + 1])
+            name = f"hf_part_{number}"
+            db.connection.register(name, _reader(trace, part, failures))
+            names.append(name)
+        union = " UNION ALL ".join(f"FROM {name}" for name in names)
+        db.connection.execute(f"CREATE VIEW state AS {union}")
+        try:
+            if _scans(db, query) > workers:
+                db.connection.execute("DROP VIEW state")
+                db.connection.execute(f"CREATE TABLE state AS {union}")
+            yield
+        except Exception:
+            if failures:  # DuckDB wraps what the reader raised: the cause is worth more
+                raise failures[0] from None
+            raise
+
+
+def _reader(trace: Any, part: Any, failures: list[HoldfastError]) -> Any:
+    import pyarrow as pa
+
+    stored = trace.schema.stored
+    schema = pa.schema([stored.field(name) for name in trace.columns()])
+
+    def batches() -> Iterator[Any]:
+        try:
+            yield from trace.batches(part)
+        except HoldfastError as error:
+            failures.append(error)
+            raise
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _scans(db: Database, query: str) -> int:
+    """How often the plan reads a part; a reader can be read once."""
+    try:
+        plan = db.connection.execute(f"EXPLAIN {query}").fetchall()
+    except Exception:  # noqa: BLE001 - the query itself will say what is wrong with it
+        return 0
+    return sum(str(row[1]).count("ARROW_SCAN") for row in plan)

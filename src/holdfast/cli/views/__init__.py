@@ -1,0 +1,1 @@
+"""Views: a value as lines of text for people. Nothing here reads or writes a store."""

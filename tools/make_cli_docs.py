@@ -1,0 +1,323 @@
+"""Write docs/reference/cli.md from --help and docs/reference/json.md from the values themselves.
+
+Run: python tools/make_cli_docs.py [--check]
+
+With --check nothing is written; exit 1 says that a page is not what it should be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+import types
+import typing
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))
+os.environ.update(COLUMNS="80", TERM="dumb", NO_COLOR="1")
+
+from holdfast.cli import main, values  # noqa: E402 - after the path
+from holdfast.cli.app import app  # noqa: E402
+from holdfast.format.findings import Finding  # noqa: E402
+
+CLI = ROOT / "docs" / "reference" / "cli.md"
+JSON = ROOT / "docs" / "reference" / "json.md"
+
+_CLI_HEAD = """\
+# The command line
+
+Made from `--help` by `python tools/make_cli_docs.py`; a test compares. `pip install
+'holdfast[cli]'` brings the command; `[state,sql]` adds queries over state, `[object]` object
+stores.
+
+- Exit 0: good. 1: a problem was found or met. 2: wrong usage, something that can be typed
+  differently.
+- `STORE` is a root or ROOT/PIPELINE, as a path, `file://`, `s3://`, `gs://` or `az://` address. A
+  root with one pipeline needs no name.
+- `REF` is a checkpoint: an id, the start of one (four characters or more), a label, an epoch
+  (`17` or `epoch:17`), a time (`2026-11-15T21:30`, UTC unless it says otherwise; `ago:2h`: the
+  newest one of that time), or `latest`.
+- Object stores take their settings from the environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
+  `AWS_ALLOW_HTTP=true` and so on) and from `--option key=value`, which wins.
+- Read verbs never write. `--json` prints exactly one document: [json.md](json.md). An error is
+  one, too.
+- Colours appear on a terminal only, and not with `NO_COLOR`. Progress bars go to standard error
+  of a terminal.
+- `holdfast --install-completion` sets up completion for the shell.
+- `HOLDFAST_DEBUG=1` adds tracebacks.
+"""
+
+_JSON_HEAD = """\
+# The JSON of each verb
+
+Made from `src/holdfast/cli/values.py` by `python tools/make_cli_docs.py`; a test compares. Every
+document has a `schema` with a name and a number. Fields are only ever added; a change of meaning
+gets a new number. Times are microseconds since 1970-01-01 UTC, sizes are bytes, nothing is
+rounded. Values that JSON has no form for (decimals, times and bytes of a row) are text. No sink
+token and no secret is ever part of a document.
+
+A verb that cannot do its work prints `holdfast.error/1` and exits with 1 or 2; `kind` is stable:
+[errors](../errors.md).
+"""
+
+_TOP: dict[type[msgspec.Struct], str] = {
+    values.Listing: "holdfast ls STORE",
+    values.Pipelines: "holdfast ls ROOT, where the root has several pipelines",
+    values.CheckpointView: "holdfast show STORE REF",
+    values.Verification: "holdfast verify STORE",
+    values.Recovery: "holdfast recover --plan STORE",
+    values.Pinned: "holdfast pin STORE LABEL REF, holdfast unpin STORE LABEL",
+    values.Collection: "holdfast gc STORE, holdfast delete STORE REF",
+    values.Rebuild: "holdfast rebuild-catalog STORE",
+    values.Restore: "holdfast restore --to REF STORE",
+    values.StateRows: "holdfast state STORE OPERATOR",
+    values.OperatorList: "holdfast state STORE",
+    values.Difference: "holdfast diff STORE A B",
+    values.Fork: "holdfast fork STORE REF NEW",
+    values.Sync: "holdfast sync SRC DST",
+    values.Diagnosis: "holdfast doctor STORE",
+    values.Failure: "any verb that fails",
+}
+
+_MEANINGS = {
+    "abandon": "checkpoints that would be left behind",
+    "abandoned": "left behind by a rollback or fallback; ids where it is a list",
+    "actual": "what is there",
+    "added": "rows that only the later one has",
+    "after": "on the later side; null where there is nothing",
+    "age_us": "time since it was committed",
+    "ancestors": "live checkpoints that it was built on, nearest first",
+    "before": "on the earlier side; null where there is nothing",
+    "bytes": "size of it all",
+    "bytes_after": "size at the later one",
+    "bytes_before": "size at the earlier one",
+    "bytes_by_class": "what goes, by why it goes",
+    "bytes_copied": "size of what was copied",
+    "bytes_exclusive": "what deleting it alone would free; null when its manifest is damaged",
+    "bytes_new": "size of what it wrote itself",
+    "bytes_per_second": "speed of a deep check; 0 for a shallow one",
+    "bytes_present": "size of what was there already",
+    "bytes_shared": "size of the shared files",
+    "bytes_total": "size of every file that it needs",
+    "candidates": "all live checkpoints, newest first, with the verdict on each",
+    "change": "what happened to it",
+    "changed": "rows that both have, with different values",
+    "checkpoint": "id of the checkpoint",
+    "checkpoints": "checkpoints, or how many",
+    "checks": "everything that was looked at",
+    "children": "live checkpoints that were built on it",
+    "columns": "of the rows, in order",
+    "confirmed": "whether a later checkpoint or a sink proves that it was committed",
+    "connector": "kind of source",
+    "created_us": "when it was committed",
+    "damaged": "checkpoints with an error",
+    "deep": "whether every byte was hashed",
+    "depth": "how the chosen one was checked",
+    "destination": "address of the copy",
+    "dropped": "checkpoints that left the catalog, or would",
+    "dry_run": "whether nothing was changed",
+    "effect": "what the sink does about it, in words",
+    "epoch": "its epoch",
+    "epoch_after": "epoch of the later one",
+    "epoch_before": "epoch of the earlier one",
+    "epoch_next": "epoch that the pipeline would run next",
+    "epochs": "epochs that will be run again",
+    "expected": "what should be there",
+    "facts": "what is known about it",
+    "files": "files, or how many",
+    "files_copied": "how many were missing and were copied",
+    "files_only_after": "files that only the later one names",
+    "files_only_before": "files that only the earlier one names",
+    "files_present": "how many were there already",
+    "files_shared": "files that both name",
+    "findings": "what a check noticed",
+    "fingerprint": "SHA-256 of the pipeline's topology",
+    "fork": "name of the new pipeline",
+    "found": "what was found, in words",
+    "health": "`ok`, or `damaged` when the manifest or a file is missing or has another size",
+    "idle": "whether the source had nothing to read",
+    "incremental": "whether it refers to files of earlier checkpoints",
+    "kept": "checkpoints that stay, with the reasons",
+    "key": "key columns of the row",
+    "keys": "number of keys, or names of the key columns",
+    "keys_after": "keys at the later one",
+    "keys_before": "keys at the earlier one",
+    "kind": "stable word for what it is",
+    "label": "label that it was committed with, or name of the savepoint",
+    "leave": "manifests that are left out, with the reason",
+    "lineage": "id that the pipeline got when it was created",
+    "message": "what was noticed, in words",
+    "mode": "`fresh`, `resume` or `refuse`",
+    "more": "whether there are more rows than are shown",
+    "name": "its name",
+    "new_checkpoints": "how many the destination did not have",
+    "notes": "what else is worth knowing",
+    "ok": "whether nothing is wrong",
+    "operator": "name of the operator",
+    "operators": "operators and reference tables",
+    "order": "`same`, `forward`, `back`, `diverged`, `added` or `removed`",
+    "own": "whether this checkpoint wrote it",
+    "parent": "checkpoint that it builds on",
+    "partition": "number of the partition",
+    "partitions": "by partition",
+    "path": "path of the file",
+    "pin": "label by which the origin holds the shared files",
+    "pinned": "whether it is held now",
+    "pins": "labels of savepoints that hold it, or how many came over",
+    "pins_only_there": "savepoints that only the destination has",
+    "pipeline": "name of the pipeline",
+    "pipelines": "one entry for each pipeline",
+    "position": "place in every partition of the source",
+    "positions": "where the sources stand",
+    "problem": "what is wrong; empty when nothing is",
+    "processed": "records that went through the pipeline so far; the difference in a diff",
+    "properties": "notes of the user",
+    "reason": "why it failed",
+    "reasons": "why it stays",
+    "refusal": "why it is refused; null when it is not",
+    "released": "origins whose savepoint for this fork was let go",
+    "remedy": "what to do about it",
+    "removed": "rows that only the earlier one has",
+    "removed_bytes": "size of old files that were removed at the destination",
+    "removed_files": "old files that were removed at the destination",
+    "replay": "what the sink does with an epoch that is run again: `deduplicates`, `retracts`, "
+    "or `none`",
+    "restored": "whether the pipeline was rolled back",
+    "roll_forward": "epochs of sinks that would be published first",
+    "root": "address of the root",
+    "rows": "rows, or how many",
+    "rows_after": "rows at the later one",
+    "rows_before": "rows at the earlier one",
+    "rows_written": "how many rows went into the file",
+    "safe": "whether nothing is published twice",
+    "sample": "changed rows, in order of key, as many as asked for",
+    "seconds": "how long it took",
+    "sequence": "number of its catalog record",
+    "severity": "`error`, `warning` or `info`",
+    "sha256": "digest of the file",
+    "sink": "name of the sink",
+    "sinks": "what sinks have staged, or what going back means for them",
+    "source": "where it comes from: a source, a checkpoint, an address",
+    "sources": "where the sources stand",
+    "status": "what became of it",
+    "store": "address that was tried",
+    "take": "checkpoints that the new catalog lists",
+    "token_bytes": "size of the sink's token",
+    "topology": "how the pipelines differ, part by part",
+    "total": "how many there are, shown or not",
+    "trace": "`latest`, `bag` or `small`",
+    "type": "DuckDB's type of the column",
+    "undecided": "checkpoints of which one must be chosen",
+    "unknown": "files that Holdfast did not write; they are left alone",
+    "up_to_date": "whether nothing had to be done",
+    "verdict": "`chosen`, `damaged`, `older`, `abandoned` or `newer than asked for`",
+    "version": "version of the operator's state",
+    "versions": "software that wrote it",
+    "vnodes": "number of slices of the key space",
+    "watermark_after_us": "event time at the later one",
+    "watermark_before_us": "event time at the earlier one",
+    "watermark_us": "event time up to which it is complete",
+    "weight": "how often the row was added or removed",
+    "what": "what it does, or what happened",
+    "writer": "id of the writer that committed it",
+    "written": "file that was written; null when rows are shown",
+}
+
+
+def help_of(*words: str) -> str:
+    """What `holdfast WORDS --help` prints."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main([*words, "--help"])
+    return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
+
+
+def cli_page() -> str:
+    """The whole page of verbs."""
+    names = [command.name or command.callback.__name__ for command in app.registered_commands]  # type: ignore[union-attr]
+    parts = [_CLI_HEAD]
+    parts += [f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in names]
+    parts.append(
+        "## journal, guard\n\nGroups of their own, listed by `holdfast --help` where they are "
+        "installed: `holdfast journal --help`, `holdfast guard --help`.\n"
+    )
+    return "\n".join(parts)
+
+
+def json_page() -> str:
+    """The whole page of documents."""
+    parts = [_JSON_HEAD]
+    shown: list[type] = []
+    for kind, verb in _TOP.items():
+        tag = kind.__struct_config__.tag
+        parts.append(f"## {tag}\n\n`{verb}`\n")
+        parts.append(_table(kind, tag=str(tag)))
+        shown.append(kind)
+    inner = [kind for kind in _structs() if kind not in shown]
+    parts.append("## Parts of documents\n")
+    for kind in inner:
+        parts.append(f"### {kind.__name__}\n\n{(kind.__doc__ or '').splitlines()[0]}\n")
+        parts.append(_table(kind))
+    return "\n".join(parts)
+
+
+def _structs() -> list[type[msgspec.Struct]]:
+    found = [
+        kind
+        for kind in vars(values).values()
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not values.Value
+    ]
+    return [*found, Finding] if Finding not in found else found
+
+
+def _table(kind: type[msgspec.Struct], tag: str = "") -> str:
+    lines = ["| field | type | meaning |", "|---|---|---|"]
+    if tag:
+        lines.append(f'| `schema` | text | always `"{tag}"` |')
+    hints = typing.get_type_hints(kind)
+    lines += [
+        f"| `{name}` | {_type(hints[name])} | {_MEANINGS[name]} |"
+        for name in kind.__struct_fields__
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _type(hint: object) -> str:
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_type(each) for each in inner)
+    if origin is list:
+        return f"list of {_type(inner[0])}"
+    if origin is dict:
+        return f"object of {_type(inner[1])}"
+    if origin is typing.Literal:
+        return "text"
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return f"[{hint.__name__}](#{hint.__name__.lower()})" if hint not in _TOP else "error"
+    names = {str: "text", int: "whole number", float: "number", bool: "true or false",
+             type(None): "null", typing.Any: "any"}  # fmt: skip
+    return names.get(hint, "text")  # type: ignore[call-overload, no-any-return]
+
+
+def run() -> int:
+    """Write both pages, or compare them."""
+    pages = {CLI: cli_page(), JSON: json_page()}
+    if "--check" in sys.argv[1:]:
+        stale = [p.name for p, text in pages.items() if not p.exists() or p.read_text() != text]
+        if stale:
+            print(f"not up to date: {', '.join(stale)}; run python tools/make_cli_docs.py")
+        return int(bool(stale))
+    for path, text in pages.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run())
