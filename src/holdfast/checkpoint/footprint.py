@@ -90,12 +90,11 @@ def footprints_of(
 def _outcome_bytes(reader: StoreReader, shown: Sequence[Summary]) -> Counter[int]:
     """By epoch, the bytes of what is recorded about its sinks."""
     found: Counter[int] = Counter()
-    if not any(summary.sinks for summary in shown):
-        return found
-    for entry in reader.home.list(paths.OUTCOMES):
-        meaning = paths.classify(entry.path)
-        if meaning is not None and meaning.epoch is not None:
-            found[meaning.epoch] += entry.size
+    epochs = {paths.outcomes_of(summary.epoch): summary.epoch for summary in shown if summary.sinks}
+    for entry in reader.home.list(paths.OUTCOMES) if epochs else ():
+        epoch = epochs.get(entry.path[: paths.OUTCOMES_OF_LENGTH])
+        if epoch is not None and paths.classify(entry.path) is not None:
+            found[epoch] += entry.size
     return found
 
 

@@ -245,12 +245,13 @@ class StoreReader:
 
     def outcomes(self, *, epochs: Collection[int] | None = None) -> Outcomes:
         """What became of every sink token, or of those of some epochs."""
+        begins = None if epochs is None else {paths.outcomes_of(Epoch(e)) for e in epochs}
         named = [
             (entry.path, meaning)
             for entry in self.home.list(paths.OUTCOMES)
-            if (meaning := paths.classify(entry.path)) is not None
+            if (begins is None or entry.path[: paths.OUTCOMES_OF_LENGTH] in begins)
+            and (meaning := paths.classify(entry.path)) is not None
             and meaning.kind == "outcome"
-            and (epochs is None or meaning.epoch in epochs)
         ]
         contents = self.home.get_many([path for path, _ in named], bytes_max=SMALL_BYTES_MAX)
         by_token: dict[tuple[CheckpointId, str], list[Outcome]] = {}

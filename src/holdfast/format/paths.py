@@ -165,6 +165,15 @@ def outcome(epoch: Epoch, sink: str, attempt: int) -> str:
     return f"{OUTCOMES}/{epoch:020d}-{attempt:06d}-{check_name(sink, 'sink name')}.json"
 
 
+def outcomes_of(epoch: Epoch) -> str:
+    """What the paths of all outcomes of one epoch begin with; `OUTCOMES_OF_LENGTH` characters."""
+    _check_number(epoch, "epoch")
+    return f"{OUTCOMES}/{epoch:020d}-"
+
+
+OUTCOMES_OF_LENGTH = len(OUTCOMES) + 22
+
+
 def pin(label: str) -> str:
     """The savepoint of that label."""
     return f"{PINS}/{check_name(label, 'label')}.json"
