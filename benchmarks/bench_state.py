@@ -145,11 +145,11 @@ class Rocks:
 
         self.rocksdict = rocksdict
         options = rocksdict.Options(raw_mode=True)
-        options.create_if_missing(True)  # noqa: FBT003
+        options.create_if_missing(True)
         options.increase_parallelism(os.cpu_count() or 2)
         table = rocksdict.BlockBasedOptions()
         table.set_block_cache(rocksdict.Cache(512 << 20))
-        table.set_bloom_filter(10, False)  # noqa: FBT003
+        table.set_bloom_filter(10, False)
         options.set_block_based_table_factory(table)
         self.db = rocksdict.Rdict(str(root), options)
         self.sync = rocksdict.WriteOptions()
