@@ -1,7 +1,8 @@
 """The writing end of a pipeline's checkpoints.
 
 Invariants:
-- One writer: after another one has opened the store, every method that writes raises `FencedError`.
+- One writer: after another one has opened the store, every method that changes the catalog raises
+  `FencedError`. Pins and outcomes are facts of their own that any process may record.
 - Retention never turns a commit into a failure: what it cannot do, it reports.
 - The catalog shrinks first, files go second.
 """
