@@ -18,6 +18,7 @@ import statistics
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration" / "guard"))
@@ -28,9 +29,9 @@ import holdfast as hf
 ROWS, KEYS = 20_000, 50_000
 
 
-def start(spark, location, batches, times):
+def start(spark, location, times):
     """Counts by key from a deterministic source; `times` gets the end of every batch."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     frame = (
         spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
@@ -51,7 +52,7 @@ def run(spark, place, batches, guarded):
     """Median batch time in ms after ten batches of warm-up, and the savepoints."""
     location, store, times = place / "ck", place / "store", []
     shutil.rmtree(place, ignore_errors=True)
-    query = start(spark, location, batches, times)
+    query = start(spark, location, times)
     attachment = None
     if guarded:
         attachment = hf.guard.attach(query, store, every=10, retain=100, spark=spark)
@@ -61,7 +62,7 @@ def run(spark, place, batches, guarded):
     if attachment is not None:
         attachment.stop(final=False)
         assert not attachment.errors, attachment.errors
-    gaps = [(b - a) * 1_000 for a, b in zip(times[10:batches], times[11:batches], strict=False)]
+    gaps = [(b - a) * 1_000 for a, b in pairwise(times[10:batches])]
     return statistics.mean(gaps), statistics.median(gaps), attachment.saved if attachment else []
 
 

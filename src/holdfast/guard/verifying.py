@@ -66,7 +66,7 @@ class GuardReport:
         """Whether nothing forbids a start."""
         return not errors_of(self.findings)
 
-    def add(self, kind: str, message: str, path: str = "", severity: Severity = "error") -> None:
+    def finding(self, kind: str, message: str, path: str = "", severity: Severity = "error") -> None:
         """One more finding."""
         self.findings.append(
             Finding(severity=severity, kind=kind, message=message, path=path)
@@ -103,7 +103,7 @@ def verify(
     if store is not None:
         index = _verify_savepoints(report, checkpoint_location, store, name, deep, options)
     else:
-        report.add("no_store", "no store was given: own consistency only", severity="info")
+        report.finding("no_store", "no store was given: own consistency only", severity="info")
     try:
         live = Live.open(checkpoint_location, options=options)
     except NotFoundError:
@@ -120,9 +120,9 @@ def verify(
 
 def _nothing_there(report: GuardReport, index: Index | None) -> None:
     if index is not None:
-        report.add("checkpoint_gone", f"the checkpoint is gone, but batch {index.batch} was saved")
+        report.finding("checkpoint_gone", f"the checkpoint is gone, but batch {index.batch} was saved")
     else:
-        report.add("fresh", "there is no checkpoint yet: a fresh start", severity="info")
+        report.finding("fresh", "there is no checkpoint yet: a fresh start", severity="info")
 
 
 def _verify_savepoints(
@@ -136,7 +136,7 @@ def _verify_savepoints(
     try:
         shelf = Shelf.open(store, location=location, name=name, options=options)
     except NotFoundError:
-        report.add("no_savepoint", "the query was never saved in this store", severity="warning")
+        report.finding("no_savepoint", "the query was never saved in this store", severity="warning")
         return None
     except HoldfastError as error:
         report.findings.append(as_finding(error))
@@ -153,7 +153,7 @@ def _verify_savepoints(
         report.findings.append(as_finding(error))
         return None
     if found is None:
-        report.add("no_savepoint", "the query was never saved in this store", severity="warning")
+        report.finding("no_savepoint", "the query was never saved in this store", severity="warning")
         return None
     report.savepoint = found[1].batch
     return found[1]
@@ -176,14 +176,14 @@ class _Check:
 
     def run(self) -> None:
         for path in self._listing.foreign:
-            self._report.add("unknown_layout", "not a file that Spark writes here", path)
+            self._report.finding("unknown_layout", "not a file that Spark writes here", path)
         for path in sorted(self._listing.entries):
             self._attempt(functools.partial(self._file, path))
         self._steps()
         self._logs()
         batch = self._report.batch = last_committed(self._listing)
         if batch is None:
-            self._report.add("no_commit", "no batch was committed yet", severity="info")
+            self._report.finding("no_commit", "no batch was committed yet", severity="info")
         else:
             self._attempt(lambda: self._closure(batch))
         self._against_savepoint(batch)
@@ -193,7 +193,7 @@ class _Check:
             check()
         except MovedError as error:
             path = str(error.facts.get("path", ""))
-            self._report.add("missing", "a file that the last batch needs is missing", path)
+            self._report.finding("missing", "a file that the last batch needs is missing", path)
         except HoldfastError as error:
             found = as_finding(error)
             if found not in self._report.findings:
@@ -220,7 +220,7 @@ class _Check:
         if meaning.kind == "hadoop":
             self._step[path] = data[4:8]
             if layout.checked_by(path) not in self._listing.entries:
-                self._report.add("orphan", "checksum of a file that is not there", path, "warning")
+                self._report.finding("orphan", "checksum of a file that is not there", path, "warning")
         elif beside in self._listing.entries:
             covered = True
             check_hadoop(data, self._live.read(beside), path, beside)
@@ -230,7 +230,7 @@ class _Check:
         if covered:
             self._report.covered += 1
         else:
-            self._report.add("not_covered", "no checksum covers this file", path, "warning")
+            self._report.finding("not_covered", "no checksum covers this file", path, "warning")
         self._parse(path, meaning, data)
 
     def _large(self, path: str) -> None:
@@ -246,7 +246,7 @@ class _Check:
         if beside in self._listing.entries:
             check_hadoop(self._live.read(path), self._live.read(beside), path, beside)
         elif saved is None:
-            self._report.add("not_covered", "no checksum covers this file", path, "warning")
+            self._report.finding("not_covered", "no checksum covers this file", path, "warning")
             return
         self._report.covered += 1
 
@@ -265,7 +265,7 @@ class _Check:
         usual = Counter(self._step.values()).most_common(1)
         for path, step in self._step.items():
             if step != usual[0][0]:
-                self._report.add("spark_file_damaged", "checksum file is damaged", path)
+                self._report.finding("spark_file_damaged", "checksum file is damaged", path)
 
     # Meaning
 
@@ -290,16 +290,16 @@ class _Check:
     def _logs(self) -> None:
         listing, report = self._listing, self._report
         if "metadata" not in listing.entries:
-            report.add("missing", "the query id is missing", "metadata")
+            report.finding("missing", "the query id is missing", "metadata")
         offsets, commits = listing.batches("offset"), listing.batches("commit")
         for kind, numbers in (("offsets", offsets), ("commits", commits)):
             for left, right in pairwise(numbers):
                 if right != left + 1:
-                    report.add("log_gap", f"the log has a gap after {left}", f"{kind}/{left + 1}")
+                    report.finding("log_gap", f"the log has a gap after {left}", f"{kind}/{left + 1}")
         if commits and (not offsets or commits[-1] > offsets[-1]):
-            report.add("commit_ahead", "a commit has no offsets", f"commits/{commits[-1]}")
+            report.finding("commit_ahead", "a commit has no offsets", f"commits/{commits[-1]}")
         if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
-            report.add("offsets_ahead", "more than one batch is not committed",
+            report.finding("offsets_ahead", "more than one batch is not committed",
                        f"offsets/{offsets[-1]}")  # fmt: skip
         for batch, entry in sorted(self._offsets.items()):
             promised = self._promised.get(batch - 1)
@@ -327,7 +327,7 @@ class _Check:
                     continue
                 self._attempt(functools.partial(self._source_log, path))
                 if (meaning.batch or 0) > last + 1:
-                    self._report.add(
+                    self._report.finding(
                         "source_ahead", "the source's log is ahead of the offsets: batches would "
                         "be merged", path, "warning",
                     )  # fmt: skip
@@ -343,7 +343,7 @@ class _Check:
         if index is None:
             return
         if batch is None or batch < index.batch:
-            self._report.add(
+            self._report.finding(
                 "behind_savepoint",
                 f"the checkpoint is at batch {batch}, but batch {index.batch} was saved",
             )
@@ -351,7 +351,7 @@ class _Check:
             for file in index.files:
                 gone = file.path not in self._listing.entries
                 if gone and not file.path.startswith(layout.SINK_LOG):
-                    self._report.add("missing", "file of the last savepoint is gone", file.path)
+                    self._report.finding("missing", "file of the last savepoint is gone", file.path)
 
 
 _LARGE_BYTES = 64 * 1024 * 1024

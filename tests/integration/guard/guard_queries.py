@@ -129,7 +129,7 @@ def custom_state(spark: SparkSession, folder: Path):
                 self.seen.updateValue((row["v"],), (count,))
                 self.recent.appendValue((row["v"],))
             self.count.update((count,))
-            distinct = sum(1 for _ in self.seen.keys())
+            distinct = sum(1 for _ in self.seen.keys())  # noqa: SIM118 - not a dict
             yield Row(k=key[0], n=count, distinct=distinct, kept=sum(1 for _ in self.recent.get()))
 
         def close(self):

@@ -9,8 +9,10 @@ import pytest
 from guard_queries import LAYOUTS, Collected, run_to_end, use_layout, write_input
 
 import holdfast as hf
+from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError
 
+CLOCK = SystemClock()
 FILES = 5
 SAVE_IN = (2, 4)  # while these batches run: what is saved is the batch before
 ALWAYS = [
@@ -179,8 +181,11 @@ def test_rate_source_goes_on_where_the_savepoint_stands(spark, tmp_path):
             counts.writeStream.option("checkpointLocation", str(where)).outputMode("update")
             .trigger(processingTime="100 milliseconds").foreachBatch(collected).start()
         )  # fmt: skip
-        deadline = time.monotonic() + 20
-        while time.monotonic() < deadline and sum(map(bool, collected.batches.values())) < seconds:
+        deadline = CLOCK.monotonic_ms() / 1_000 + 20
+        while (
+            CLOCK.monotonic_ms() / 1_000 < deadline
+            and sum(map(bool, collected.batches.values())) < seconds
+        ):
             time.sleep(0.05)
         query.stop()
         return collected
@@ -262,14 +267,14 @@ def _hot(spark, tmp_path, *, saves, restart):
             assert min(again.batches) == first
             rows = 10 * (first + 1)
             model = {g: len(range(g, rows, 7)) for g in range(7)}
-            assert dict(again.batches[first]) == {g: n for g, n in model.items()}
+            assert dict(again.batches[first]) == model
     assert len(shelf.list()) == saves
 
 
 def _until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
+    deadline = CLOCK.monotonic_ms() / 1_000 + seconds
     while not condition():
-        assert time.monotonic() < deadline, "the query did not get there in time"
+        assert CLOCK.monotonic_ms() / 1_000 < deadline, "the query did not get there in time"
         time.sleep(0.02)
 
 
