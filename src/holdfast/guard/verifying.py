@@ -66,7 +66,9 @@ class GuardReport:
         """Whether nothing forbids a start."""
         return not errors_of(self.findings)
 
-    def finding(self, kind: str, message: str, path: str = "", severity: Severity = "error") -> None:
+    def finding(
+        self, kind: str, message: str, path: str = "", severity: Severity = "error"
+    ) -> None:
         """One more finding."""
         self.findings.append(
             Finding(severity=severity, kind=kind, message=message, path=path)
@@ -120,7 +122,9 @@ def verify(
 
 def _nothing_there(report: GuardReport, index: Index | None) -> None:
     if index is not None:
-        report.finding("checkpoint_gone", f"the checkpoint is gone, but batch {index.batch} was saved")
+        report.finding(
+            "checkpoint_gone", f"the checkpoint is gone, but batch {index.batch} was saved"
+        )
     else:
         report.finding("fresh", "there is no checkpoint yet: a fresh start", severity="info")
 
@@ -136,7 +140,9 @@ def _verify_savepoints(
     try:
         shelf = Shelf.open(store, location=location, name=name, options=options)
     except NotFoundError:
-        report.finding("no_savepoint", "the query was never saved in this store", severity="warning")
+        report.finding(
+            "no_savepoint", "the query was never saved in this store", severity="warning"
+        )
         return None
     except HoldfastError as error:
         report.findings.append(as_finding(error))
@@ -153,7 +159,9 @@ def _verify_savepoints(
         report.findings.append(as_finding(error))
         return None
     if found is None:
-        report.finding("no_savepoint", "the query was never saved in this store", severity="warning")
+        report.finding(
+            "no_savepoint", "the query was never saved in this store", severity="warning"
+        )
         return None
     report.savepoint = found[1].batch
     return found[1]
@@ -220,7 +228,9 @@ class _Check:
         if meaning.kind == "hadoop":
             self._step[path] = data[4:8]
             if layout.checked_by(path) not in self._listing.entries:
-                self._report.finding("orphan", "checksum of a file that is not there", path, "warning")
+                self._report.finding(
+                    "orphan_checksum", "checksum of a file that is not there", path, "warning"
+                )
         elif beside in self._listing.entries:
             covered = True
             check_hadoop(data, self._live.read(beside), path, beside)
@@ -295,7 +305,9 @@ class _Check:
         for kind, numbers in (("offsets", offsets), ("commits", commits)):
             for left, right in pairwise(numbers):
                 if right != left + 1:
-                    report.finding("log_gap", f"the log has a gap after {left}", f"{kind}/{left + 1}")
+                    report.finding(
+                        "log_gap", f"the log has a gap after {left}", f"{kind}/{left + 1}"
+                    )
         if commits and (not offsets or commits[-1] > offsets[-1]):
             report.finding("commit_ahead", "a commit has no offsets", f"commits/{commits[-1]}")
         if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
