@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from holdfast.clock import Clock
-from holdfast.errors import NotFoundError, StorageError
+from holdfast.errors import CorruptionError, NotFoundError, StorageError
 from holdfast.format.canonical import sha256_hex
 from holdfast.guard import layout
 from holdfast.guard.checksum import check_hadoop, check_spark
@@ -25,6 +25,7 @@ from holdfast.guard.live import Listing, Live, MovedError, is_small, moved
 from holdfast.storage.api import Entry
 
 _HANDLES_MAX = 256
+_DAMAGED_TRIES = 3
 
 
 @dataclass
@@ -74,6 +75,12 @@ def capture(
         except MovedError as error:
             last = error
             clock.sleep_ms(min(5 * attempt, 100))
+            continue
+        except CorruptionError:
+            # A file and the checksum beside it are renamed one after the other: look again.
+            if attempt >= _DAMAGED_TRIES:
+                raise
+            clock.sleep_ms(20)
             continue
         captured.tries = attempt
         return captured

@@ -7,21 +7,24 @@ Invariants:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint import SweepReport, footprints, open_store
+from holdfast.checkpoint import StoreReader, SweepReport, footprints, open_store
 from holdfast.checkpoint.pins import pin as core_pin
 from holdfast.checkpoint.pins import unpin as core_unpin
+from holdfast.checkpoint.retention import plan_retention
+from holdfast.checkpoint.sweep import plan_sweep, reachable
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
 from holdfast.format.records import Pin
 from holdfast.guard.savepoint import DEFAULTS
 from holdfast.guard.shelf import Listed, Shelf
 from holdfast.guard.states import STATE_BYTES_MAX, StoreCount, StoreDiff, counts, diff
+from holdfast.settings import Settings
 from holdfast.storage.api import Storage
 from holdfast.storage.open import open_storage
 
@@ -168,11 +171,27 @@ def gc(
             remedy="run `holdfast guard save` first",
         )  # fmt: skip
     settings = msgspec.structs.replace(DEFAULTS, retain=keep)
+    clock = clock or SystemClock()
+    if dry_run:
+        return _would_collect(shelf.reader, settings, clock)
     with open_store(
         store, shelf.reader.home.pipeline, topology=found[0].topology, settings=settings,
-        clean_up=not dry_run, options=options, clock=clock,
+        options=options, clock=clock,
     ) as held:  # fmt: skip
-        return held.gc(dry_run=dry_run)
+        return held.gc()
+
+
+def _would_collect(reader: StoreReader, settings: Settings, clock: Clock) -> SweepReport:
+    """The same decision from reading alone: a dry run never takes the store from its writer."""
+    state = reader.catalog()
+    plan = plan_retention(
+        state, reader.outcomes(), reader.pins(), settings=settings, now_us=clock.wall_us()
+    )
+    dropped = tuple(entry.checkpoint for entry in plan.drop)
+    after = replace(state, live=tuple(e for e in state.live if e.checkpoint not in dropped))
+    needed = reachable((reader.manifest(entry) for entry in after.live), reader.home.pipeline)
+    sweep = plan_sweep(reader.home.list(), after, needed)
+    return SweepReport(sweep, dropped=dropped, dry_run=True)
 
 
 def _writable(

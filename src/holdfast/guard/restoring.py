@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from typing import Any
 
 from holdfast.checkpoint import open_store
 from holdfast.clock import Clock
-from holdfast.errors import InternalError, InvalidInputError, RefusedError
+from holdfast.errors import HoldfastError, InternalError, InvalidInputError, RefusedError
 from holdfast.format.manifest import Manifest
 from holdfast.guard import layout
 from holdfast.guard.closure import compute, log_closure
@@ -266,16 +267,19 @@ def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> 
     token = ids.token()
     built, aside = f"{target}.restoring-{token}", f"{target}.before-{token}"
     seen = _state_of(target)
-    _write(content, built, done, None)
-    if _state_of(target) != seen:
-        raise RefusedError(
-            "the checkpoint changed meanwhile: its query is still running",
-            kind="query_running",
-            location=target,
-            built=built,
-            remedy="stop the query and restore again; nothing was replaced",
-        )
-    abandoned = int(abandon())
+    try:
+        _write(content, built, done, None)
+        if _state_of(target) != seen:
+            raise RefusedError(
+                "the checkpoint changed meanwhile: its query is still running",
+                kind="query_running",
+                location=target,
+                remedy="stop the query and restore again; nothing was replaced",
+            )
+        abandoned = int(abandon())
+    except HoldfastError:
+        shutil.rmtree(built, ignore_errors=True)
+        raise
     if os.path.lexists(target):
         os.rename(target, aside)
         done.aside = aside

@@ -187,6 +187,8 @@ class _Saving:
         entries = {entry.path: entry for entry in parent.files}
         wanted = {file.sha256 for file in self._captured.known.values()}
         wanted |= set(self._digests.values())
+        # A large file is hashed while it is copied; until then it is expected to be unchanged.
+        wanted |= {file.sha256 for file in before.files if file.path in self._captured.large}
         for number, files in before.of_blob().items():
             path = before.blobs[number]
             needed = sum({f.sha256: f.size for f in files if f.sha256 in wanted}.values())
@@ -197,13 +199,19 @@ class _Saving:
                 self._placed.setdefault(file.sha256, (path, file.offset))
 
     def _unchanged(self) -> bool:
-        """Whether the savepoint before holds exactly this."""
+        """Whether the savepoint before is of this very batch.
+
+        The query id, the offsets (which carry the time of the batch) and the commit tell. State of
+        one batch can be stored in two ways, before and after Spark's maintenance: both are whole.
+        """
         before, captured = self._before, self._captured
-        if before is None or before.batch != captured.closure.batch or captured.large:
+        batch = captured.closure.batch
+        if before is None or before.batch != batch or bool(before.sink) != bool(self._sink):
             return False
         then = {file.path: file.sha256 for file in before.files}
         now = {path: file.sha256 for path, file in captured.known.items()} | self._digests
-        return then == now
+        deciding = ("metadata", f"offsets/{batch}", f"commits/{batch}")
+        return all(then.get(path) == now.get(path) for path in deciding)
 
     def _reuse(self, parent: Manifest) -> _Done:
         return self._result(parent.checkpoint, self._known(), 0, reused=True)

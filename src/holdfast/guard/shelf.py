@@ -97,13 +97,15 @@ class Shelf:
                 manifest = self.reader.manifest(summary)
                 if manifest.properties.get("batch") == text:
                     return manifest
+        try:
+            return self.reader.manifest(text)
+        except NotFoundError as error:
             raise NotFoundError(
-                "no savepoint of that batch",
+                "no such savepoint",
                 kind="no_savepoint",
-                batch=text,
-                remedy="run `holdfast guard ls` to see the batches that were saved",
-            )
-        return self.reader.manifest(text)
+                ref=repr(text)[:100],
+                remedy="run `holdfast guard ls` to see batches and labels",
+            ) from error
 
     def _newest_first(self) -> Sequence[Summary]:
         live = [*reversed(self.reader.catalog().live)]

@@ -246,7 +246,9 @@ def _hot(spark, tmp_path, *, saves, restart):
     while len(done) < saves:
         saved = hf.guard.save(location, store)
         tries += saved.tries
-        if not done or saved.batch > done[-1].batch:
+        if saved.reused:
+            assert saved.batch == done[-1].batch
+        else:
             done.append(saved)
     query.stop()
     assert len({saved.batch for saved in done}) == saves

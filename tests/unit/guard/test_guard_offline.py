@@ -214,6 +214,61 @@ def test_old_savepoints_are_collected_and_pinned_ones_stay():
     assert verify(location, store).ok
 
 
+@pytest.mark.parametrize("name", ["aggregation-rocksdb2-changelog", "join-rocksdb2-changelog"])
+@pytest.mark.parametrize("place", ["disk", "memory"])
+def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_path, monkeypatch):
+    """With tiny limits every file takes the path of large ones; the bytes are the same."""
+    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 600)
+    monkeypatch.setattr("holdfast.guard.live._CHUNK_BYTES", 700)
+    monkeypatch.setattr("holdfast.guard.savepoint._CHUNK_BYTES", 700)
+    monkeypatch.setattr("holdfast.guard.shelf._GATHER_BYTES_MAX", 900)
+    monkeypatch.setattr("holdfast.guard.verifying._LARGE_BYTES", 500)
+    if place == "disk":
+        location, store, into = on_disk(name, tmp_path / "ck"), tmp_path / "store", tmp_path / "new"
+    else:
+        (location, _), store, into = in_memory(name), fresh_store(), fresh_store()
+    saved = save(location, store)
+    assert len(open_blobs(store)) >= 5
+    assert verify(location, store).ok
+    restore(location, store, into=into)
+    assert verify(into).ok
+    original = contents(name)
+    back = _files(open_storage(into))
+    assert len(back) == saved.files
+    assert back == {path: original[path] for path in back}
+    assert save(location, store).reused
+
+
+def open_blobs(store):
+    return [e.path for e in open_storage(store).list("") if "/blob-" in e.path]
+
+
+def test_a_dry_run_of_gc_writes_nothing():
+    """What would go is said from reading alone."""
+    location, _ = in_memory("aggregation-hdfs")
+    store = fresh_store()
+    save(location, store)
+    before = _files(open_storage(store))
+    assert gc(location, store, keep=2, dry_run=True).dry_run
+    assert _files(open_storage(store)) == before
+
+
+def test_checkpoint_and_store_in_an_object_store(s3_url, s3_options):
+    """The same over S3: save, verify, restore into a new prefix; in place is refused."""
+    location, store, into = f"{s3_url}/ck", f"{s3_url}/store", f"{s3_url}/new"
+    live = open_storage(location, options=s3_options)
+    for path, data in contents("aggregation-hdfs").items():
+        live.put(path, data)
+    saved = save(location, store, options=s3_options)
+    assert save(location, store, options=s3_options).reused
+    assert verify(location, store, options=s3_options).ok
+    done = restore(location, store, into=into, options=s3_options)
+    assert done.files == saved.files
+    assert verify(into, options=s3_options).ok
+    with pytest.raises(RefusedError, match="rename"):
+        restore(location, store, options=s3_options)
+
+
 # Retrying
 
 
