@@ -135,12 +135,11 @@ def _add_sink(captured: Captured, sink: Live, batch: int) -> None:
 def _one(
     captured: Captured, live: Live, path: str, entry: Entry, before: Mapping[str, StoredFile]
 ) -> None:
-    known = before.get(path)
+    known, content = before.get(path), captured.closure.contents.get(path)
     same = known is not None and (known.size, known.modified_us) == (entry.size, entry.modified_us)
     if known is not None and same:
         captured.known[path] = known
-    elif is_small(entry):
-        content = captured.closure.contents.get(path)
+    elif content is not None or is_small(entry):
         captured.small[path] = live.read(path) if content is None else content
         if len(captured.small[path]) != entry.size:
             raise moved(path)
