@@ -162,14 +162,6 @@ class _Computation:
 
     def _state(self, closure: Closure) -> None:
         numbers = {m.operator for _, m in self._listing.meanings.items() if m.operator is not None}
-        for number in sorted(numbers):
-            operator = self._operator(number)
-            closure.operators[number] = operator
-            for info in operator.stateStoreInfo:
-                for named in info.stateSchemaFilePaths:
-                    self._take_schema(named)
-                for partition in range(info.numPartitions):
-                    closure.stores.append(self._store(closure, number, partition, info.storeName))
         if numbers and closure.offsets.provider not in (HDFS, ROCKSDB):
             raise IncompatibleError(
                 "the state store provider is not known",
@@ -178,6 +170,14 @@ class _Computation:
                 known=f"{HDFS},{ROCKSDB}",
                 remedy="the guard saves state of Spark's own providers; nothing was changed",
             )
+        for number in sorted(numbers):
+            operator = self._operator(number)
+            closure.operators[number] = operator
+            for info in operator.stateStoreInfo:
+                for named in info.stateSchemaFilePaths:
+                    self._take_schema(named)
+                for partition in range(info.numPartitions):
+                    closure.stores.append(self._store(closure, number, partition, info.storeName))
 
     def _operator(self, number: int) -> OperatorMetadata:
         found = [

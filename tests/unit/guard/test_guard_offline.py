@@ -218,7 +218,7 @@ def test_old_savepoints_are_collected_and_pinned_ones_stay():
 @pytest.mark.parametrize("place", ["disk", "memory"])
 def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_path, monkeypatch):
     """With tiny limits every file takes the path of large ones; the bytes are the same."""
-    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 600)
+    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 300)
     monkeypatch.setattr("holdfast.guard.live._CHUNK_BYTES", 700)
     monkeypatch.setattr("holdfast.guard.savepoint._CHUNK_BYTES", 700)
     monkeypatch.setattr("holdfast.guard.shelf._GATHER_BYTES_MAX", 900)
@@ -228,7 +228,7 @@ def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_pa
     else:
         (location, _), store, into = in_memory(name), fresh_store(), fresh_store()
     saved = save(location, store)
-    assert len(open_blobs(store)) >= 5
+    assert len(open_blobs(store)) >= 3
     assert verify(location, store).ok
     restore(location, store, into=into)
     assert verify(into).ok
@@ -378,7 +378,7 @@ def test_unknown_state_provider_is_refused():
     data = storage.get(f"offsets/{last}").replace(b"HDFSBackedStateStore", b"SomeOtherStateStore")
     storage.put(f"offsets/{last}", data)
     storage.delete(f"offsets/.{last}.crc")
-    with pytest.raises((IncompatibleError, StorageError)):
+    with pytest.raises(IncompatibleError, match="SomeOtherStateStore"):
         save(location, fresh_store())
 
 
