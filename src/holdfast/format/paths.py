@@ -143,14 +143,15 @@ def run(
     checkpoint: CheckpointId, operator: str, partition: int, attempt: str, *, snapshot: bool
 ) -> str:
     """One run. `attempt` is unique for each try of a task, so a retry never reuses a name."""
+    name = check_name(operator, "operator name")
     file = f"partition-{_attempt(partition, attempt)}.{'snap' if snapshot else 'delta'}"
-    return f"{checkpoint_dir(checkpoint)}/operators/{check_name(operator, 'operator name')}/{file}"
+    return f"{checkpoint_dir(checkpoint)}/operators/{name}/{file}"
 
 
 def blob(checkpoint: CheckpointId, operator: str, number: int, attempt: str) -> str:
     """One opaque file of an operator, whose bytes mean something to the operator alone."""
-    file = f"blob-{_attempt(number, attempt)}.bin"
-    return f"{checkpoint_dir(checkpoint)}/operators/{check_name(operator, 'operator name')}/{file}"
+    folder = f"{checkpoint_dir(checkpoint)}/operators/{check_name(operator, 'operator name')}"
+    return f"{folder}/blob-{_attempt(number, attempt)}.bin"
 
 
 def _attempt(partition: int, attempt: str) -> str:
