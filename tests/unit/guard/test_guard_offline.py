@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
+import zipfile
 
 import pytest
 from golden import EXPECTED, NAMES, contents, fresh_store, in_memory, on_disk
@@ -64,6 +67,53 @@ def test_closure_is_what_the_last_batch_needs_and_nothing_else(name):
         assert not verify(location).ok, path
         storage.put(path, data)
     assert closure.layout == EXPECTED[name]["layout"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_closure_is_what_the_specification_says_computed_another_way(name):
+    """Names alone, by hand: logs, sources, and of each store one unbroken chain to a whole state."""
+    location, _ = in_memory(name)
+    live = Live.open(location)
+    batch = last_committed(live.list())
+    found = compute(live, live.list(), batch).files
+    files = [path for path in found if not path.endswith(".crc")]
+    assert {p for p in files if p.startswith(("offsets/", "commits/"))} == {
+        f"offsets/{batch}", f"offsets/{batch - 1}", f"commits/{batch}",
+    }  # fmt: skip
+    assert {p for p in files if p.startswith("sources/")} == {
+        f"sources/{source}/{number}"
+        for source in (["0", "1"] if name.startswith("join") else ["0"])
+        for number in range(4)
+    }
+    stores = {}
+    for path in files:
+        match = re.fullmatch(r"(state/.*)/(\d+)(?:_[0-9a-f-]+)?\.(\w+)", path)
+        if match:
+            stores.setdefault(match[1], {})[int(match[2])] = (match[3], path)
+    assert len(stores) == (4 if name.startswith("join") else 1)
+    ssts = set()
+    for folder, chain in stores.items():
+        versions = sorted(chain)
+        assert versions == list(range(versions[0], batch + 2))
+        kinds = [chain[version][0] for version in versions]
+        assert set(kinds[1:]) <= {"delta", "changelog"}
+        assert versions[0] == 1 or kinds[0] in ("snapshot", "zip")
+        if kinds[0] == "zip":
+            with zipfile.ZipFile(io.BytesIO(contents(name)[chain[versions[0]][1]])) as archive:
+                facts = json.loads(archive.read("metadata").split(b"\n", 1)[1])
+            ssts |= {f"{folder}/SSTs/{sst['dfsSstFileName']}" for sst in facts["sstFiles"]}
+    assert {path for path in files if path.endswith(".sst")} == ssts
+    assert set(found) - set(files) == {
+        path
+        for path in contents(name)
+        if path.endswith(".crc") and _covers(path) in {*files, *(f"{f}.crc" for f in files)}
+    }
+
+
+def _covers(path):
+    folder, _, name = path.rpartition("/")
+    bare = name.removesuffix(".crc").removeprefix(".")
+    return f"{folder}/{bare}" if folder else bare
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -322,6 +372,31 @@ def test_a_query_that_moves_on_meanwhile_leads_to_another_batch_never_to_a_mixtu
     restore(location, store, into=into)
     assert verify(into).ok
     assert verify(into).batch == saved.batch
+
+
+def test_a_batch_whose_state_is_gone_already_is_never_saved_half(monkeypatch):
+    """While the newest commit's files are incomplete, a save waits for the next batch."""
+    location, storage = in_memory("aggregation-rocksdb1")
+    store = fresh_store()
+    live = Live.open(location)
+    last = last_committed(live.list())
+    newer = compute(live, live.list(), last).files
+    whole = _files(storage)
+    _roll_back(storage, last - 1)
+    older = compute(live, live.list(), last - 1).files
+    gone = next(path for path in older if path.endswith(".zip") and path not in newer)
+    storage.delete(gone)
+    slept = []
+
+    def arrives(_, duration_ms):
+        slept.append(duration_ms)
+        if len(slept) == 3:
+            for path in newer:
+                storage.put(path, whole[path])
+
+    monkeypatch.setattr("holdfast.clock.SystemClock.sleep_ms", arrives)
+    saved = save(location, store)
+    assert (saved.batch, saved.tries) == (last, 4)
 
 
 def test_a_checkpoint_that_is_never_complete_ends_in_an_error_not_a_savepoint(monkeypatch):
