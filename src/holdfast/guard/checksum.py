@@ -33,22 +33,56 @@ class _SparkChecksum(msgspec.Struct, forbid_unknown_fields=True):
     creator: _Creator
 
 
-def check_hadoop(data: bytes, sidecar: bytes, path: str, sidecar_path: str) -> None:
-    """Compare a file with the checksums that Hadoop's local file system wrote beside it."""
-    if len(sidecar) < 8 or sidecar[:4] != _HADOOP_MAGIC:
-        raise damaged("checksum file is damaged", sidecar_path, covers=path)
-    step = struct.unpack_from(">i", sidecar, 4)[0]
-    count = -(-len(data) // step) if step > 0 else -1
-    if step <= 0 or len(sidecar) != 8 + 4 * count:
-        raise damaged("file and its checksum file differ in length", path, checksums=sidecar_path)
-    expected = struct.unpack_from(f">{count}I", sidecar, 8)
-    view = memoryview(data)
-    for number, value in enumerate(expected):
-        if zlib.crc32(view[number * step : (number + 1) * step]) != value:
+class HadoopCheck:
+    """Compares a file, piece by piece, with the checksums that Hadoop wrote beside it."""
+
+    def __init__(self, sidecar: bytes, size: int, path: str, sidecar_path: str) -> None:
+        """Read the sidecar of a file of that size."""
+        self._path = path
+        self._sidecar_path = sidecar_path
+        if len(sidecar) < 8 or sidecar[:4] != _HADOOP_MAGIC:
+            raise damaged("checksum file is damaged", sidecar_path, covers=path)
+        self._step = struct.unpack_from(">i", sidecar, 4)[0]
+        count = -(-size // self._step) if self._step > 0 else -1
+        if self._step <= 0 or len(sidecar) != 8 + 4 * count:
             raise damaged(
-                "file differs from the checksum beside it", path,
-                checksums=sidecar_path, block=number,
+                "file and its checksum file differ in length", path, checksums=sidecar_path
+            )
+        self._expected = struct.unpack_from(f">{count}I", sidecar, 8)
+        self._number = 0
+        self._rest = b""
+
+    def feed(self, data: bytes) -> None:
+        """The next piece of the file, of any length."""
+        if self._rest:
+            data = self._rest + data
+        view, whole = memoryview(data), len(data) - len(data) % self._step
+        for at in range(0, whole, self._step):
+            self._compare(view[at : at + self._step])
+        self._rest = data[whole:]
+
+    def finish(self) -> None:
+        """The file has ended."""
+        if self._rest:
+            self._compare(memoryview(self._rest))
+        if self._number != len(self._expected):
+            raise damaged("file ended early", self._path, checksums=self._sidecar_path)
+
+    def _compare(self, piece: memoryview) -> None:
+        number = self._number
+        if number >= len(self._expected) or zlib.crc32(piece) != self._expected[number]:
+            raise damaged(
+                "file differs from the checksum beside it", self._path,
+                checksums=self._sidecar_path, block=number,
             )  # fmt: skip
+        self._number += 1
+
+
+def check_hadoop(data: bytes, sidecar: bytes, path: str, sidecar_path: str) -> None:
+    """Compare a whole file with the checksums that Hadoop's local file system wrote beside it."""
+    check = HadoopCheck(sidecar, len(data), path, sidecar_path)
+    check.feed(data)
+    check.finish()
 
 
 def check_spark(data: bytes, sidecar: bytes, path: str, sidecar_path: str) -> bool:

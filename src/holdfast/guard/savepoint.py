@@ -26,6 +26,7 @@ from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.position import CounterPosition
 from holdfast.guard.capture import Captured, capture, digests
+from holdfast.guard.checksum import HadoopCheck
 from holdfast.guard.index import (
     BATCHES,
     FILES,
@@ -39,6 +40,7 @@ from holdfast.guard.index import (
     index_bytes,
     read_index,
 )
+from holdfast.guard.layout import hadoop_sidecar
 from holdfast.guard.live import Live, derived_name, moved
 from holdfast.guard.logs import parse_query_id
 from holdfast.ids import IdSource, check_name
@@ -266,11 +268,16 @@ class _Saving:
     def _write_large(self, draft: Draft, name: str, number: int) -> None:
         size = self._captured.entries[name].size
         path = draft.blob_path(FILES, number)
+        check = self._hadoop_check(name, size)
         with draft.create(path) as writer:
             for chunk in self._large_chunks(name, size):
                 writer.write(chunk)
+                if check is not None:
+                    check.feed(chunk)
         if writer.size != size:
             raise moved(name)
+        if check is not None:
+            check.finish()
         self._digests[name] = writer.sha256
         if writer.sha256 in self._placed:
             self._store.storage.delete(self._store.reader.home.at(path))
@@ -278,6 +285,12 @@ class _Saving:
         self._copied.append(size)
         self._placed[writer.sha256] = (path, 0)
         self._add(path, writer, number)
+
+    def _hadoop_check(self, name: str, size: int) -> HadoopCheck | None:
+        """Damage is never saved: a new large file must agree with a new checksum beside it."""
+        beside = hadoop_sidecar(name)
+        sidecar = self._captured.small.get(beside)
+        return None if sidecar is None else HadoopCheck(sidecar, size, name, beside)
 
     def _large_chunks(self, name: str, size: int) -> Iterator[bytes]:
         handle = self._captured.large[name]

@@ -27,7 +27,7 @@ from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.findings import Finding, Severity, errors_of
 from holdfast.guard import layout
-from holdfast.guard.checksum import check_hadoop, check_spark
+from holdfast.guard.checksum import HadoopCheck, check_hadoop, check_spark
 from holdfast.guard.closure import compute, last_committed
 from holdfast.guard.index import Index
 from holdfast.guard.live import Listing, Live, MovedError, normal
@@ -244,21 +244,25 @@ class _Check:
         self._parse(path, meaning, data)
 
     def _large(self, path: str) -> None:
-        """Large files are hashed piece by piece; without a saved digest, Hadoop's checksum."""
+        """Large files are hashed and compared piece by piece."""
         size = self._listing.entries[path].size
-        saved = self._saved.get(path)
-        if saved is not None:
-            digest = hashlib.sha256()
-            for chunk in self._live.chunks(path, size):
-                digest.update(chunk)
-            self._same(path, digest.hexdigest(), saved.sha256)
-        beside = layout.hadoop_sidecar(path)
+        saved, beside = self._saved.get(path), layout.hadoop_sidecar(path)
+        check = None
         if beside in self._listing.entries:
-            check_hadoop(self._live.read(path), self._live.read(beside), path, beside)
-        elif saved is None:
+            check = HadoopCheck(self._live.read(beside), size, path, beside)
+        digest = hashlib.sha256()
+        for chunk in self._live.chunks(path, size):
+            digest.update(chunk)
+            if check is not None:
+                check.feed(chunk)
+        if saved is not None:
+            self._same(path, digest.hexdigest(), saved.sha256)
+        if check is not None:
+            check.finish()
+        if check is None and saved is None:
             self._report.finding("not_covered", "no checksum covers this file", path, "warning")
-            return
-        self._report.covered += 1
+        else:
+            self._report.covered += 1
 
     def _same(self, path: str, actual: str, expected: str) -> None:
         if actual != expected:

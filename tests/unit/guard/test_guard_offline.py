@@ -289,6 +289,22 @@ def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_pa
     assert save(location, store).reused
 
 
+def test_damage_in_a_large_file_is_never_saved(monkeypatch):
+    """An SST that disagrees with the checksum beside it is refused while it is being copied."""
+    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 300)
+    location, storage = in_memory("aggregation-rocksdb1")
+    store = fresh_store()
+    live = Live.open(location)
+    files = compute(live, live.list(), last_committed(live.list())).files
+    victim = next(path for path in files if path.endswith(".sst"))
+    data = bytearray(storage.get(victim))
+    data[-1] ^= 1
+    storage.put(victim, bytes(data))
+    with pytest.raises(CorruptionError, match="checksum"):
+        save(location, store)
+    assert ls(location, store) == []
+
+
 def open_blobs(store):
     return [e.path for e in open_storage(store).list("") if "/blob-" in e.path]
 
