@@ -1,37 +1,38 @@
 """What does the guard cost a running query?
 
-    python benchmarks/bench_guard.py            # about ten minutes
+    python benchmarks/bench_guard.py            # about five minutes on a quiet machine
     python benchmarks/bench_guard.py --quick    # about two
 
-One process, one Spark. Pairs of the same query over the same input, alternately without the guard
-and with `hf.guard.attach(every=10)`; the median of the ratios of batch times is reported. Then
-bytes copied by every savepoint against bytes that Spark had written since the one before, and the
-time to restore a savepoint.
+One process, one Spark, one query for each state layout. Its batches are taken in blocks of ten:
+in every other block the query is attached (listener and all) and one savepoint is made, in the
+rest it runs alone. Order of the two changes from pair to pair, so that warming up and noise of
+the machine fall on both sides. Reported: the ratio of block times (median of the pairs), bytes
+that each savepoint copied against bytes that Spark wrote since the one before and against the whole
+closure, and the time to restore.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import sys
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration" / "guard"))
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import holdfast as hf
+from holdfast.guard.live import Live
 
-ROWS, KEYS = 20_000, 50_000
+ROWS, KEYS, BLOCK = 20_000, 50_000, 10
 
 
 def start(spark, location, times):
     """Counts by key from a deterministic source; `times` gets the end of every batch."""
-    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+    from pyspark.sql import functions as F
 
     frame = (
         spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).load()
@@ -48,79 +49,94 @@ def start(spark, location, times):
     )  # fmt: skip
 
 
-def run(spark, place, batches, guarded):
-    """Median batch time in ms after ten batches of warm-up, and the savepoints."""
-    location, store, times = place / "ck", place / "store", []
-    shutil.rmtree(place, ignore_errors=True)
-    query = start(spark, location, times)
+def wait(times, count):
+    while len(times) < count:
+        time.sleep(0.002)
+
+
+def block(spark, query, place, times, *, guarded):
+    """Seconds that ten batches took, and the savepoint that was made meanwhile."""
+    first = len(times)
+    wait(times, first + 1)  # begin at the end of a batch
     attachment = None
     if guarded:
-        attachment = hf.guard.attach(query, store, every=10, retain=100, spark=spark)
-    while len(times) < batches:
-        time.sleep(0.01)
-    query.stop()
+        attachment = hf.guard.attach(query, place / "store", every=BLOCK, retain=1000, spark=spark)
+        attachment.save_now()
+    wait(times, first + 1 + BLOCK)
+    took = times[first + BLOCK] - times[first]
     if attachment is not None:
         attachment.stop(final=False)
         assert not attachment.errors, attachment.errors
-    gaps = [(b - a) * 1_000 for a, b in pairwise(times[10:batches])]
-    return statistics.mean(gaps), statistics.median(gaps), attachment.saved if attachment else []
+        return took, attachment.saved[0]
+    return took, None
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--pairs", type=int)
-    parser.add_argument("--batches", type=int)
-    options = parser.parse_args()
-    pairs = options.pairs or (3 if options.quick else 7)
-    batches = options.batches or (41 if options.quick else 81)
-    from guard_queries import session, use_layout
-
-    with tempfile.TemporaryDirectory() as folder:
-        spark = session(folder)
-        for layout in ("hdfs", "rocksdb2-changelog"):
-            use_layout(spark, layout, retain=100)
-            measure(spark, Path(folder) / layout, layout, pairs, batches)
-        spark.stop()
-
-
-def measure(spark, place, layout, pairs, batches):
-    run(spark, place / "warm", batches=25, guarded=False)
-    means, medians, saved = [], [], []
+def measure(spark, place, layout, pairs):
+    """One query, alternately attached and alone."""
+    times, ratios, saved, written, seen = [], [], [], [], set()
+    query = start(spark, place / "ck", times)
+    wait(times, 3 * BLOCK)
     for pair in range(pairs):
-        order = (False, True) if pair % 2 == 0 else (True, False)
-        found = {guarded: run(spark, place / str(guarded), batches, guarded) for guarded in order}
-        means.append(found[True][0] / found[False][0])
-        medians.append(found[True][1] / found[False][1])
-        saved.extend(found[True][2])
-    first = [s for s in saved if s.new_files == s.files or s.batch < 12]
-    later = [s for s in saved if s not in first] or saved
-    print(f"{layout}: {pairs} pairs of {batches} batches of {ROWS} rows, {KEYS} keys")
-    print(f"  slowdown, mean batch time:    {statistics.median(means):.3f} "
-          f"(all: {' '.join(f'{ratio:.3f}' for ratio in sorted(means))})")  # fmt: skip
-    print(f"  slowdown, median batch time:  {statistics.median(medians):.3f}")
-    print(f"  one savepoint: {statistics.median(s.millis for s in saved):.0f} ms, "
-          f"tries {max(s.tries for s in saved)} at most, {len(saved)} savepoints")  # fmt: skip
-    size = statistics.median(s.bytes for s in later)
-    copied = statistics.median(s.new_bytes for s in later)
-    stored = statistics.median(s.stored_bytes for s in later)
-    print(f"  bytes: closure {size:,.0f}, copied {copied:,.0f} ({copied / size:.0%}), "
-          f"store grew by {stored:,.0f}")  # fmt: skip
+        took = {}
+        for guarded in (pair % 2 == 0, pair % 2 != 0):
+            took[guarded], savepoint = block(spark, query, place, times, guarded=guarded)
+            if savepoint is not None:
+                saved.append(savepoint)
+                with Live.open(place / "ck") as live:
+                    entries = live.list().entries
+                written.append(sum(e.size for p, e in entries.items() if p not in seen))
+                seen = set(entries)
+        ratios.append(took[True] / took[False])
+    query.stop()
+    span = (times[-1] - times[3 * BLOCK]) / (len(times) - 3 * BLOCK - 1) * 1_000
+    print(
+        f"{layout}: {pairs} pairs of {BLOCK} batches of {ROWS} rows, {KEYS} keys, {span:.0f} ms a batch"
+    )
+    print(f"  slowdown by one savepoint in {BLOCK} batches: median {statistics.median(ratios):.3f}, "
+          f"quartiles {' '.join(f'{q:.3f}' for q in statistics.quantiles(ratios, n=4))}")  # fmt: skip
+    print(f"  one savepoint: median {statistics.median(s.millis for s in saved):.0f} ms, "
+          f"at most {max(s.millis for s in saved)} ms; tries at most {max(s.tries for s in saved)}")  # fmt: skip
+    later = list(zip(saved[1:], written[1:], strict=True))
+    print(f"  bytes, median of a savepoint: closure {statistics.median(s.bytes for s, _ in later):,.0f}, "
+          f"copied {statistics.median(s.new_bytes for s, _ in later):,.0f}, "
+          f"stored {statistics.median(s.stored_bytes for s, _ in later):,.0f}, "
+          f"written by Spark meanwhile {statistics.median(w for _, w in later):,.0f}")  # fmt: skip
     restoring(place, saved[-1])
 
 
 def restoring(place, last):
-    location, store = place / "True" / "ck", place / "True" / "store"
+    location, store = place / "ck", place / "store"
     times = []
     for number in range(5):
         began = time.perf_counter()
         hf.guard.restore(location, store, last.checkpoint, into=place / f"again-{number}")
         times.append((time.perf_counter() - began) * 1_000)
     began = time.perf_counter()
-    hf.guard.verify(location, store)
+    report = hf.guard.verify(location, store)
     verified = (time.perf_counter() - began) * 1_000
-    print(f"  restore {last.files} files, {last.bytes:,} bytes: {statistics.median(times):.0f} ms; "
-          f"verify live and all savepoints: {verified:.0f} ms")  # fmt: skip
+    assert report.ok, report.findings
+    print(
+        f"  restore of {last.files} files, {last.bytes:,} bytes: {statistics.median(times):.0f} ms"
+    )
+    print(f"  verify of {report.files} live files, {report.bytes:,} bytes, and all savepoints: "
+          f"{verified:.0f} ms", flush=True)  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--pairs", type=int)
+    options = parser.parse_args()
+    pairs = options.pairs or (8 if options.quick else 24)
+    from guard_queries import session, use_layout
+
+    with tempfile.TemporaryDirectory() as folder:
+        spark = session(folder)
+        spark.conf.set("spark.sql.streaming.minBatchesToRetain", "100")
+        for layout in ("hdfs", "rocksdb2-changelog"):
+            use_layout(spark, layout, retain=100)
+            measure(spark, Path(folder) / layout, layout, pairs)
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,10 @@ def spark(tmp_path_factory):
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     from guard_queries import session
+    from pyspark import SparkContext
 
+    others = SparkContext._active_spark_context is not None  # tests of the pipeline, in one process
     started = session(str(tmp_path_factory.mktemp("warehouse")))
     yield started
-    started.stop()
+    if not others:
+        started.stop()

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from pyspark.sql import Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
@@ -23,22 +23,28 @@ LAYOUTS = {
 }
 
 
+_SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.pollingDelay": "5ms",
+    f"{_STORE}.maintenanceInterval": "300ms",
+    f"{_STORE}.minDeltasForSnapshot": "3",
+}
+
+
 def session(warehouse: str) -> SparkSession:
-    """One local Spark for the process."""
-    spark = (
+    """A session of its own in the one local Spark of this process."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "1g")
-        .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", warehouse)
-        .config("spark.sql.streaming.pollingDelay", "5ms")
-        .config("spark.sql.streaming.metricsEnabled", "false")
         .config(f"{_STORE}.maintenanceInterval", "300ms")
-        .config(f"{_STORE}.minDeltasForSnapshot", "3")
-        .getOrCreate()
     )
+    spark = builder.getOrCreate().newSession()
+    for key, value in _SETTINGS.items():
+        spark.conf.set(key, value)
     spark.sparkContext.setLogLevel("OFF")
     return spark
 

@@ -209,7 +209,7 @@ def _saved(location, tmp_path):
 
 
 def spark_mod(column, by):
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as F
 
     return F.col(column) % by
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from golden import NAMES, fresh_store, in_memory
+from guard_golden import NAMES, fresh_store, in_memory
 
 from holdfast.guard import GuardReport, save, verify
 from holdfast.guard.verifying import _verify_savepoints
@@ -95,6 +95,6 @@ def test_without_checksums_beside_them_saved_files_are_still_covered():
     assert uncovered
     assert report.covered == saved.files
     missed = _missed(
-        live, lambda: verify(location, store, deep=False).ok, only=lambda path: path not in uncovered
+        live, lambda: verify(location, store, deep=False).ok, 1 if SOAK else 5, only=lambda path: path not in uncovered
     )  # fmt: skip
     assert missed == []

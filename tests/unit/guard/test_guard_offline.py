@@ -12,7 +12,7 @@ import uuid
 import zipfile
 
 import pytest
-from golden import EXPECTED, NAMES, contents, fresh_store, in_memory, on_disk
+from guard_golden import EXPECTED, NAMES, contents, fresh_store, in_memory, on_disk
 
 from holdfast.errors import (
     CorruptionError,
@@ -217,6 +217,30 @@ def test_savepoints_share_unchanged_files_and_copy_only_what_changed():
         assert verify(into).batch == batch
     (change,) = compare(location, store, last - 1, last)
     assert change.reason == ""
+
+
+def test_a_retried_task_that_reuses_a_file_name_is_saved_by_its_content(tmp_path):
+    """Same name, same size, other bytes: the next savepoint holds the new ones, the first the old."""
+    location, store = on_disk("aggregation-hdfs", tmp_path / "ck"), tmp_path / "store"
+    last = last_committed(Live.open(location).list())
+    later = _roll_back(open_storage(location), last - 1)
+    save(location, store, "first")
+    with Live.open(location) as live:
+        shared = compute(live, live.list(), last - 1).files
+    victim = next(path for path in reversed(shared) if path.endswith((".delta", ".snapshot")))
+    old = (location / victim).read_bytes()
+    new = old[:-30] + bytes([old[-30] ^ 1]) + old[-29:]
+    (location / victim).write_bytes(new)
+    folder, _, name = victim.rpartition("/")
+    (location / folder / f".{name}.crc").write_bytes(hadoop_checksums(new))
+    for path, data in later.items():
+        (location / path).write_bytes(data)
+    save(location, store, "second")
+    for label, expected in (("first", old), ("second", new)):
+        done = restore(location, store, label, into=tmp_path / label)
+        path = tmp_path / label / victim
+        assert done.batch == (last - 1 if label == "first" else last)
+        assert path.read_bytes() == expected
 
 
 def test_behind_the_last_savepoint_is_refused():
