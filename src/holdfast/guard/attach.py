@@ -21,14 +21,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoint import open_store
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
-from holdfast.guard.index import guard_topology
 from holdfast.guard.layout import SUPPORTED_SPARK, version_of
 from holdfast.guard.savepoint import DEFAULTS, Savepoint, save
 from holdfast.guard.verifying import GuardReport, verify
-from holdfast.settings import Settings
 from holdfast.storage.api import Storage
 
 _log = logging.getLogger("holdfast.guard")
@@ -154,34 +151,16 @@ def attach(
     version = str(session.version)
 
     def saving() -> Savepoint:
-        done = save(
+        return save(
             location, store, name=name, sink=sink, spark_version=version, settings=settings,
-            options=options, clock=clock,
+            collect=True, options=options, clock=clock,
         )  # fmt: skip
-        _retain(store, done, settings, options, clock)
-        return done
 
     attachment = Attachment(saving, batches=batches, every_ms=every_ms, clock=clock)
     listener = _listener(str(query.id), attachment)
     session.streams.addListener(listener)
     attachment.detach = lambda: session.streams.removeListener(listener)
     return attachment
-
-
-def _retain(
-    store: str | Path | Storage,
-    done: Savepoint,
-    settings: Settings,
-    options: dict[str, Any] | None,
-    clock: Clock,
-) -> None:
-    with open_store(
-        store, done.name, topology=guard_topology(done.query), settings=settings,
-        options=options, clock=clock, clean_up=False,
-    ) as held:  # fmt: skip
-        report = held.retain()
-        if report.error is not None:
-            _log.warning("old savepoints were not collected: %s", report.error)
 
 
 def protect(

@@ -13,6 +13,7 @@ Spec: spec/guard-v1.md, section 4.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,7 @@ from holdfast.storage.api import Storage
 
 DEFAULTS = Settings(recovery_verify="shallow", retain=10)
 _CHUNK_BYTES = 8 * 1024 * 1024
+_log = logging.getLogger("holdfast.guard")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def save(
     note: str = "",
     spark_version: str = "",
     settings: Settings | None = None,
+    collect: bool = False,
     options: dict[str, Any] | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -93,7 +96,8 @@ def save(
 
     label: also pin it, so that it is never collected. name: of the query inside the store; derived
     from the location when it is not given. sink: output directory of a file sink, whose
-    `_spark_metadata` then belongs to the savepoint.
+    `_spark_metadata` then belongs to the savepoint. collect: drop older savepoints that are neither
+    pinned nor among the newest `settings.retain`.
     """
     clock = clock or SystemClock()
     if label is not None:
@@ -122,6 +126,10 @@ def save(
         done = _Saving(held, live, beside, before, captured, label).run()
         if label is not None:
             held.pin(label, done.checkpoint, note=note)
+        if collect:
+            swept = held.retain()
+            if swept.error is not None:  # the savepoint stands; the next save tries again
+                _log.warning("old savepoints were not collected: %s", swept.error)
     millis = clock.monotonic_ms() - began
     return Savepoint(**{**done.facts, "tries": captured.tries, "millis": millis})
 
