@@ -55,31 +55,34 @@ def wait(times, count):
 
 
 def block(spark, query, place, times, *, guarded):
-    """Seconds that ten batches took, and the savepoint that was made meanwhile."""
+    """Seconds of ten batches, CPU ms of this (Python) process, and the savepoint of the block."""
     first = len(times)
     wait(times, first + 1)  # begin at the end of a batch
+    cpu = time.process_time()
     attachment = None
     if guarded:
-        attachment = hf.guard.attach(query, place / "store", every=BLOCK, retain=1000, spark=spark)
+        attachment = hf.guard.attach(query, place / "store", every=1000, retain=1000, spark=spark)
         attachment.save_now()
     wait(times, first + 1 + BLOCK)
     took = times[first + BLOCK] - times[first]
     if attachment is not None:
         attachment.stop(final=False)
         assert not attachment.errors, attachment.errors
-        return took, attachment.saved[0]
-    return took, None
+    cpu = (time.process_time() - cpu) * 1_000
+    return took, cpu, attachment.saved[0] if attachment is not None else None
 
 
 def measure(spark, place, layout, pairs):
     """One query, alternately attached and alone."""
-    times, ratios, saved, written, seen = [], [], [], [], set()
+    times, ratios, cpus, saved, written, seen = [], [], [], [], [], set()
     query = start(spark, place / "ck", times)
     wait(times, 3 * BLOCK)
     for pair in range(pairs):
-        took = {}
+        took, spent = {}, {}
         for guarded in (pair % 2 == 0, pair % 2 != 0):
-            took[guarded], savepoint = block(spark, query, place, times, guarded=guarded)
+            took[guarded], spent[guarded], savepoint = block(
+                spark, query, place, times, guarded=guarded
+            )
             if savepoint is not None:
                 saved.append(savepoint)
                 with Live.open(place / "ck") as live:
@@ -87,6 +90,7 @@ def measure(spark, place, layout, pairs):
                 written.append(sum(e.size for p, e in entries.items() if p not in seen))
                 seen = set(entries)
         ratios.append(took[True] / took[False])
+        cpus.append(spent[True] - spent[False])
     query.stop()
     span = (times[-1] - times[3 * BLOCK]) / (len(times) - 3 * BLOCK - 1) * 1_000
     print(
@@ -96,6 +100,10 @@ def measure(spark, place, layout, pairs):
           f"quartiles {' '.join(f'{q:.3f}' for q in statistics.quantiles(ratios, n=4))}")  # fmt: skip
     print(f"  one savepoint: median {statistics.median(s.millis for s in saved):.0f} ms, "
           f"at most {max(s.millis for s in saved)} ms; tries at most {max(s.tries for s in saved)}")  # fmt: skip
+    print(
+        f"  CPU of the driver's Python process for it: median {statistics.median(cpus):.0f} ms, "
+        f"{statistics.median(cpus) / (span * BLOCK):.1%} of the block's time on one core"
+    )
     later = list(zip(saved[1:], written[1:], strict=True))
     print(f"  bytes, median of a savepoint: closure {statistics.median(s.bytes for s, _ in later):,.0f}, "
           f"copied {statistics.median(s.new_bytes for s, _ in later):,.0f}, "
