@@ -92,9 +92,12 @@ def test_arrows_point_one_way(path):
 def test_only_the_pipeline_imports_spark(path):
     """PySpark belongs to the pipeline and what stands on it; pickle belongs to nobody."""
     here = path.relative_to(SOURCE).parts[0]
-    for name, _ in _imports(path):
+    # The guard's listener is a class of Spark's: made inside a function, when a query is attached.
+    beside = path.relative_to(SOURCE).as_posix() == "guard/attach.py"
+    for name, at_once in _imports(path):
         top = name.split(".")[0]
-        assert top != "pyspark" or here == "pipeline", f"{path} imports pyspark"
+        allowed = here == "pipeline" or (beside and not at_once)
+        assert top != "pyspark" or allowed, f"{path} imports pyspark"
         assert top not in ("pickle", "marshal", "shelve", "dill"), f"{path} imports {top}"
         if here in ("format", *LEAVES) or path.stem in LEAVES:
             allowed = path.stem in ("clock", "java")

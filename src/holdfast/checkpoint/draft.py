@@ -295,6 +295,10 @@ class Draft:
             rows=rows,
         )
 
+    def blob_path(self, operator: str, number: int) -> str:
+        """A new path for an opaque file, relative to the pipeline; unique for every try."""
+        return paths.blob(self.checkpoint, operator, number, self._ids.token())
+
     # Sealing
 
     def seal(

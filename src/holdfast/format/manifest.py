@@ -24,8 +24,8 @@ from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId
 
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
-FileKind = Literal["snapshot", "delta", "pack", "offsets"]
-TraceKind = Literal["latest", "bag", "small"]
+FileKind = Literal["snapshot", "delta", "blob", "pack", "offsets"]
+TraceKind = Literal["latest", "bag", "small", "opaque"]
 
 
 class _Value(
@@ -83,7 +83,9 @@ class PackedState(_Value, frozen=True, kw_only=True, tag="packed", tag_field="wh
 class OperatorEntry(_Value, frozen=True, kw_only=True):
     """What one operator or reference table keeps.
 
-    version: of the operator's own state. position: for a reference table, where its source stood.
+    trace: `latest` and `bag` keep runs, `small` a few bytes, `opaque` blobs that the operator alone
+    understands. version: of the operator's own state. position: for a reference table, where its
+    source stood.
     """
 
     name: str

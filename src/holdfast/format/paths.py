@@ -43,8 +43,8 @@ _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{1
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 Kind = Literal[
-    "header", "latest", "lock", "record", "manifest", "run", "pack", "offsets", "outcome", "pin",
-    "temporary",
+    "header", "latest", "lock", "record", "manifest", "run", "blob", "pack", "offsets", "outcome",
+    "pin", "temporary",
 ]  # fmt: skip
 
 _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
@@ -60,6 +60,13 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
         re.compile(
             rf"{CHECKPOINTS}/{_ID}/operators/(?P<name>{_NAME})/"
             rf"partition-(?P<partition>[0-9]{{5}})-(?P<attempt>[0-9a-f]{{16}})\.(?P<suffix>snap|delta)"
+        ),
+    ),
+    (
+        "blob",
+        re.compile(
+            rf"{CHECKPOINTS}/{_ID}/operators/(?P<name>{_NAME})/"
+            rf"blob-(?P<partition>[0-9]{{5}})-(?P<attempt>[0-9a-f]{{16}})\.bin"
         ),
     ),
     ("offsets", re.compile(rf"{CHECKPOINTS}/{_ID}/offsets/(?P<name>{_NAME})\.json")),
@@ -137,6 +144,17 @@ def run(
 ) -> str:
     """One run. `attempt` is unique for each try of a task, so a retry never reuses a name."""
     name = check_name(operator, "operator name")
+    file = f"partition-{_attempt(partition, attempt)}.{'snap' if snapshot else 'delta'}"
+    return f"{checkpoint_dir(checkpoint)}/operators/{name}/{file}"
+
+
+def blob(checkpoint: CheckpointId, operator: str, number: int, attempt: str) -> str:
+    """One opaque file of an operator, whose bytes mean something to the operator alone."""
+    folder = f"{checkpoint_dir(checkpoint)}/operators/{check_name(operator, 'operator name')}"
+    return f"{folder}/blob-{_attempt(number, attempt)}.bin"
+
+
+def _attempt(partition: int, attempt: str) -> str:
     if not 0 <= partition < 100_000:
         raise InvalidInputError(
             "partition is out of range", kind="invalid_partition", partition=partition, limit=99_999
@@ -148,8 +166,7 @@ def run(
             attempt=repr(attempt)[:60],
             remedy="take it from IdSource.token(): 16 hexadecimal digits",
         )
-    file = f"partition-{partition:05d}-{attempt}.{'snap' if snapshot else 'delta'}"
-    return f"{checkpoint_dir(checkpoint)}/operators/{name}/{file}"
+    return f"{partition:05d}-{attempt}"
 
 
 def offsets(checkpoint: CheckpointId, source: str) -> str:
@@ -185,9 +202,9 @@ def temporary(directory: str, token: str) -> str:
 
 
 def is_artifact_path(path: str) -> bool:
-    """Whether a manifest may name this path: a run, a pack or offsets, and nothing else."""
+    """Whether a manifest may name this path: a run, blob, pack or offsets."""
     meaning = classify(path)
-    return meaning is not None and meaning.kind in ("run", "pack", "offsets")
+    return meaning is not None and meaning.kind in ("run", "blob", "pack", "offsets")
 
 
 def check_relative(path: str) -> str:

@@ -134,7 +134,7 @@ def _files(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
 
 def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) -> Iterator[Finding]:
     meaning = paths.classify(entry.path)
-    if meaning is None or meaning.kind not in ("run", "pack", "offsets"):
+    if meaning is None or meaning.kind not in ("run", "blob", "pack", "offsets"):
         yield _find("error", "bad_path", "not a path that a manifest may name", path=entry.path)
         return
     wanted = {"snapshot": "run", "delta": "run"}.get(entry.kind, entry.kind)
@@ -152,7 +152,7 @@ def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) ->
         yield _find("error", "bad_digest", "size or digest is impossible", path=entry.path)
     if entry.kind == "delta" and entry.base is None:
         yield _find("error", "delta_without_base", "delta does not name its base", path=entry.path)
-    if meaning.kind == "run":
+    if meaning.kind in ("run", "blob"):
         yield from _run(entry, meaning.name, stateful)
     yield from _hash_range(entry)
     if not manifest.incremental and not entry.path.startswith(own):
@@ -171,10 +171,10 @@ def _run(entry: FileEntry, name: str | None, stateful: set[str]) -> Iterator[Fin
             path=entry.path, expected=name, actual=entry.operator,
         )  # fmt: skip
     if entry.operator not in stateful:
-        yield _find("error", "orphan_file", "run belongs to no operator", path=entry.path)
+        yield _find("error", "orphan_file", "file belongs to no operator", path=entry.path)
     if entry.partition is None:
-        yield _find("error", "no_partition", "run does not say its partition", path=entry.path)
-    elif f"/partition-{entry.partition:05d}-" not in entry.path:
+        yield _find("error", "no_partition", "file does not say its partition", path=entry.path)
+    elif f"-{entry.partition:05d}-" not in entry.path.rpartition("/")[2]:
         yield _find(
             "error", "partition_differs", "path and entry name different partitions",
             path=entry.path, actual=entry.partition,

@@ -1,0 +1,5 @@
+"""`python -m holdfast.guard`."""
+
+from holdfast.guard.cli import main
+
+main()

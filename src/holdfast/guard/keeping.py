@@ -1,0 +1,208 @@
+"""Showing, pinning and collecting savepoints: the core's own verbs, for guarded queries.
+
+Invariants:
+- Pinning works beside a running query and its attachment: it needs no writer.
+- Collecting never touches what is pinned, nor the newest savepoints that the settings keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoint import StoreReader, SweepReport, footprints, open_store
+from holdfast.checkpoint.pins import pin as core_pin
+from holdfast.checkpoint.pins import unpin as core_unpin
+from holdfast.checkpoint.retention import plan_retention
+from holdfast.checkpoint.sweep import plan_sweep, reachable
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import NotFoundError
+from holdfast.format.records import Pin
+from holdfast.guard.savepoint import DEFAULTS
+from holdfast.guard.shelf import Listed, Shelf
+from holdfast.guard.states import STATE_BYTES_MAX, StoreCount, StoreDiff, counts, diff
+from holdfast.settings import Settings
+from holdfast.storage.api import Storage
+from holdfast.storage.open import open_storage
+
+
+@dataclass
+class Shown:
+    """One savepoint in full. `exclusive`: what deleting it alone would free."""
+
+    checkpoint: str
+    batch: int
+    label: str
+    query: str
+    location: str
+    layout: str
+    spark: str
+    holdfast: str
+    created_us: int
+    watermark_ms: int
+    next_watermark_ms: int
+    timestamp_ms: int
+    files: int
+    bytes: int
+    exclusive: int
+    shared: int
+    sink: str
+    shuffle_partitions: str
+    sources: list[dict[str, str]] = field(default_factory=list)
+    state: list[StoreCount] = field(default_factory=list)
+
+
+def ls(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    *,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> list[Listed]:
+    """Savepoints of a query, newest first."""
+    return [*Shelf.open(store, location=checkpoint_location, name=name, options=options).list()]
+
+
+def show(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    ref: str | int = "latest",
+    *,
+    name: str | None = None,
+    state_bytes_max: int = STATE_BYTES_MAX,
+    options: dict[str, Any] | None = None,
+) -> Shown:
+    """Offsets by source, watermark, and keys and bytes of state by operator and store."""
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = shelf.find(ref)
+    index = shelf.index(manifest)
+    cost = next((f for f in footprints(shelf.reader) if f.checkpoint == manifest.checkpoint), None)
+    return Shown(
+        checkpoint=manifest.checkpoint,
+        batch=index.batch,
+        label=manifest.label or "",
+        query=index.query,
+        location=index.location,
+        layout=index.layout,
+        spark=manifest.versions.spark,
+        holdfast=manifest.versions.holdfast,
+        created_us=manifest.created_us,
+        watermark_ms=index.watermark_ms,
+        next_watermark_ms=index.next_watermark_ms,
+        timestamp_ms=index.timestamp_ms,
+        files=len(index.files),
+        bytes=sum(file.size for file in index.files),
+        exclusive=cost.exclusive if cost else 0,
+        shared=cost.shared if cost else 0,
+        sink=index.sink,
+        shuffle_partitions=index.shuffle_partitions,
+        sources=[{"name": source.name, "offset": source.offset} for source in index.sources],
+        state=counts(shelf, index, bytes_max=state_bytes_max),
+    )
+
+
+def compare(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    older: str | int,
+    newer: str | int = "latest",
+    *,
+    name: str | None = None,
+    state_bytes_max: int = STATE_BYTES_MAX,
+    options: dict[str, Any] | None = None,
+) -> list[StoreDiff]:
+    """Keys that two savepoints do not share, store by store, read without a JVM."""
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    indexes = [shelf.index(shelf.find(ref)) for ref in (older, newer)]
+    return diff(shelf, indexes[0], indexes[1], bytes_max=state_bytes_max)
+
+
+def pin(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    label: str,
+    ref: str | int = "latest",
+    *,
+    name: str | None = None,
+    note: str = "",
+    options: dict[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> Pin:
+    """Hold a savepoint under a label until it is unpinned."""
+    shelf, storage = _writable(checkpoint_location, store, name, options)
+    found = shelf.find(ref).checkpoint
+    return core_pin(
+        shelf.reader, storage, clock or SystemClock(), label=label, ref=found, note=note
+    )  # fmt: skip
+
+
+def unpin(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    label: str,
+    *,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Let a savepoint go; the next collection may drop it."""
+    shelf, storage = _writable(checkpoint_location, store, name, options)
+    core_unpin(shelf.reader, storage, label)
+
+
+def gc(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    *,
+    keep: int = 10,
+    dry_run: bool = False,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+    clock: Clock | None = None,
+) -> SweepReport:
+    """Drop all but the newest `keep` savepoints and the pinned ones, and what only they needed."""
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    found = shelf.latest()
+    if found is None:
+        raise NotFoundError(
+            "the query was never saved in this store", kind="no_savepoint",
+            remedy="run `holdfast guard save` first",
+        )  # fmt: skip
+    settings = msgspec.structs.replace(DEFAULTS, retain=keep)
+    clock = clock or SystemClock()
+    if dry_run:
+        return _would_collect(shelf.reader, settings, clock)
+    with open_store(
+        store, shelf.reader.home.pipeline, topology=found[0].topology, settings=settings,
+        options=options, clock=clock,
+    ) as held:  # fmt: skip
+        return held.gc()
+
+
+def _would_collect(reader: StoreReader, settings: Settings, clock: Clock) -> SweepReport:
+    """The same decision from reading alone: a dry run never takes the store from its writer."""
+    state = reader.catalog()
+    plan = plan_retention(
+        state, reader.outcomes(), reader.pins(), settings=settings, now_us=clock.wall_us()
+    )
+    dropped = tuple(entry.checkpoint for entry in plan.drop)
+    after = replace(state, live=tuple(e for e in state.live if e.checkpoint not in dropped))
+    needed = reachable((reader.manifest(entry) for entry in after.live), reader.home.pipeline)
+    sweep = plan_sweep(reader.home.list(), after, needed)
+    return SweepReport(sweep, dropped=dropped, dry_run=True)
+
+
+def _writable(
+    location: str | Path,
+    store: str | Path | Storage,
+    name: str | None,
+    options: dict[str, Any] | None,
+) -> tuple[Shelf, Storage]:
+    storage = (
+        open_storage(store, create=False, options=options)
+        if isinstance(store, (str, Path))
+        else store
+    )
+    return Shelf.open(storage, location=location, name=name), storage

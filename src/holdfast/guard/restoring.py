@@ -1,0 +1,424 @@
+"""Restoring a savepoint: into a new location, or over the old one, which is kept aside.
+
+Invariants:
+- Nothing is replaced before every file was read back, checked by digest, and is durable in place.
+- What is restored is exactly the closure of one batch: `sources/` and a file sink's log end where
+  that batch ended, so the batches after it have the same boundaries as before.
+- The old checkpoint and the old sink log are renamed, never deleted.
+- What cannot be undone is said in the report.
+
+Spec: spec/guard-v1.md, section 6.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint import open_store
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, InternalError, InvalidInputError, RefusedError
+from holdfast.format.manifest import Manifest
+from holdfast.guard import layout
+from holdfast.guard.closure import compute, log_closure
+from holdfast.guard.index import Index, guard_topology
+from holdfast.guard.live import Listing, Live, MovedError, derived_name, normal
+from holdfast.guard.savepoint import DEFAULTS
+from holdfast.guard.shelf import Shelf
+from holdfast.ids import IdSource, RandomIds
+from holdfast.storage.api import Storage
+from holdfast.storage.open import open_storage
+
+_SCHEMA_PATH = re.compile(r'"([^"\\]*)/(state/[0-9]+/_stateSchema/[^"\\]*)"')
+_HADOOP_STEP = 512
+
+
+@dataclass
+class Restored:
+    """What a restore did, and what it could not do."""
+
+    checkpoint: str
+    batch: int
+    query: str
+    location: str
+    files: int
+    bytes: int
+    aside: str = ""
+    sink: str = ""
+    sink_aside: str = ""
+    abandoned: int = 0
+    relocated: list[str] = field(default_factory=list)
+    cannot_undo: list[str] = field(default_factory=list)
+
+
+def restore(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    to: str | int = "latest",
+    *,
+    into: str | Path | None = None,
+    name: str | None = None,
+    sink: str | Path | None = None,
+    options: dict[str, Any] | None = None,
+    clock: Clock | None = None,
+    ids: IdSource | None = None,
+) -> Restored:
+    """Bring a savepoint back. Stop the query first.
+
+    to: `latest`, a label, a batch number or a checkpoint id. into: a new location; without it the
+    old one is replaced and kept aside, and newer savepoints are marked as abandoned. sink: output
+    directory of a file sink, whose `_spark_metadata` is set back to the same batch.
+    """
+    ids = ids or RandomIds()
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = shelf.find(to)
+    index = shelf.index(manifest)
+    target = normal(into if into is not None else checkpoint_location)
+    in_place = into is None or target == normal(checkpoint_location)
+    done = Restored(manifest.checkpoint, index.batch, index.query, target, 0, 0)
+    content = _Content(shelf, index, target)
+    undo = _SinkPlan.make(shelf, index, sink, options)
+    if in_place:
+        abandoned = _replace(content, done, ids, lambda: _abandon(
+            store, shelf, manifest, index, options, clock, ids))  # fmt: skip
+        done.abandoned = abandoned
+    else:
+        _check_empty(target, options)
+        _write(content, target, done, options)
+    if undo is not None:
+        undo.apply(done, ids)
+    done.cannot_undo = _cannot_undo(index, done, in_place=in_place, trimmed=undo is not None)
+    return done
+
+
+def clone(
+    checkpoint_location: str | Path,
+    store: str | Path | Storage,
+    into: str | Path,
+    to: str | int = "latest",
+    *,
+    same_id: bool = False,
+    name: str | None = None,
+    options: dict[str, Any] | None = None,
+    ids: IdSource | None = None,
+) -> Restored:
+    """A copy of a savepoint for another query, under a new query id unless `same_id` is set.
+
+    With the same id, sinks that deduplicate by query id and batch (Delta, Iceberg) take the copy
+    for the original.
+    """
+    ids = ids or RandomIds()
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = shelf.find(to)
+    index = shelf.index(manifest)
+    target = normal(into)
+    if target == normal(checkpoint_location):
+        raise InvalidInputError(
+            "a clone needs a location of its own", kind="same_location", location=target,
+            remedy="use `guard restore` to bring back the original",
+        )  # fmt: skip
+    query = index.query if same_id else str(ids.writer_id())
+    done = Restored(manifest.checkpoint, index.batch, query, target, 0, 0)
+    _check_empty(target, options)
+    _write(_Content(shelf, index, target, query=query), target, done, options)
+    if same_id:
+        done.cannot_undo.append(
+            "the clone has the original's query id: never let both write to one Delta or Iceberg "
+            "table, which would take the batches of one for those of the other"
+        )
+    return done
+
+
+# Content
+
+
+class _Content:
+    """Files of a savepoint as they must look at the target."""
+
+    def __init__(self, shelf: Shelf, index: Index, target: str, query: str | None = None) -> None:
+        self._shelf = shelf
+        self.index = index
+        self._target = target
+        self._query = query
+
+    def paths(self) -> list[str]:
+        """Checkpoint files; those of a sink are not among them."""
+        wanted = (file.path for file in self.index.files)
+        return [path for path in wanted if not path.startswith(f"{layout.SINK_LOG}/")]
+
+    def write_to(self, storage: Storage, done: Restored) -> None:
+        """Write every file, adapted where it names the location or the query id."""
+        adapted: dict[str, bytes] = {}
+        for path in self.paths():
+            meaning = layout.classify(path)
+            if meaning is not None and meaning.kind in ("metadata", "operator"):
+                self._adapt(path, meaning, adapted)
+        done.relocated = sorted(path for path in adapted if not path.endswith(".crc"))
+        for file, chunks in self._shelf.chunked(self.index):
+            if file.path.startswith(f"{layout.SINK_LOG}/"):
+                continue
+            with storage.create(file.path) as writer:
+                for chunk in [adapted[file.path]] if file.path in adapted else chunks:
+                    writer.write(chunk)
+                    done.bytes += len(chunk)
+            done.files += 1
+
+    def _adapt(self, path: str, meaning: layout.Meaning, adapted: dict[str, bytes]) -> None:
+        files = self.index.by_path()
+        data = self._shelf.read(self.index, files[path])
+        new = self._adapted(meaning, data)
+        if new == data:
+            return
+        adapted[path] = new
+        beside = layout.hadoop_sidecar(path)
+        if beside in files:
+            adapted[beside] = hadoop_checksums(new)
+
+    def _adapted(self, meaning: layout.Meaning, data: bytes) -> bytes:
+        if meaning.kind == "metadata" and self._query not in (None, self.index.query):
+            return data.replace(self.index.query.encode(), str(self._query).encode())
+        if meaning.kind == "operator":
+            return _SCHEMA_PATH.sub(self._move, data.decode()).encode()
+        return data
+
+    def _move(self, match: re.Match[str]) -> str:
+        """Spark stores absolute paths of state schemas; they must follow the checkpoint."""
+        prefix, rest = match.groups()
+        if normal(prefix) == self._target:
+            return match.group(0)
+        if "://" in self._target:
+            scheme = prefix.partition("://")[0] if "://" in prefix else ""
+            moved = self._target
+            if scheme:
+                moved = f"{scheme}://{self._target.partition('://')[2]}"
+            return f'"{moved}/{rest}"'
+        return f'"file:{self._target}/{rest}"'
+
+
+def hadoop_checksums(data: bytes) -> bytes:
+    """The sidecar that Hadoop's local file system would write for these bytes."""
+    sums = [
+        zlib.crc32(data[at : at + _HADOOP_STEP]) for at in range(0, len(data), _HADOOP_STEP)
+    ]  # fmt: skip
+    return b"crc\x00" + struct.pack(f">i{len(sums)}I", _HADOOP_STEP, *sums)
+
+
+# Writing
+
+
+def _check_empty(target: str, options: dict[str, Any] | None) -> None:
+    if "://" not in target and not os.path.isdir(target):
+        return
+    storage = open_storage(target, create=False, options=options)
+    try:
+        first = next(iter(storage.list("")), None)
+    finally:
+        storage.close()
+    if first is not None:
+        raise RefusedError(
+            "the target is not empty",
+            kind="target_not_empty",
+            location=target,
+            path=first.path,
+            remedy="choose another one; to replace the original, give no target",
+        )
+
+
+def _write(
+    content: _Content, target: str, done: Restored, options: dict[str, Any] | None
+) -> None:  # fmt: skip
+    """Write everything, make it durable, and look at it with the eyes of the next save."""
+    storage = open_storage(target, create=True, options=options)
+    try:
+        content.write_to(storage, done)
+        storage.barrier(content.paths())
+    finally:
+        storage.close()
+    with Live.open(target, options=options) as live:
+        wanted = set(content.paths())
+        try:
+            closure = compute(live, live.list(), content.index.batch)
+        except MovedError as error:
+            raise InternalError(
+                "the restored checkpoint is not complete", location=target,
+                path=error.facts.get("path"),
+            ) from error  # fmt: skip
+        if set(closure.files) != wanted:
+            odd = sorted(wanted.symmetric_difference(closure.files))
+            raise InternalError("the restored checkpoint is not exact", path=odd[0])
+
+
+def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> int:
+    """Build beside the old one, then swap by two renames."""
+    target = done.location
+    if "://" in target:
+        raise RefusedError(
+            "an object store cannot rename: the old checkpoint could not be kept aside",
+            kind="no_rename",
+            location=target,
+            remedy="restore into a new location and start the query from there",
+        )
+    token = ids.token()
+    built, aside = f"{target}.restoring-{token}", f"{target}.before-{token}"
+    seen = _state_of(target)
+    try:
+        _write(content, built, done, None)
+        if _state_of(target) != seen:
+            raise RefusedError(
+                "the checkpoint changed meanwhile: its query is still running",
+                kind="query_running",
+                location=target,
+                remedy="stop the query and restore again; nothing was replaced",
+            )
+        abandoned = int(abandon())
+    except HoldfastError:
+        shutil.rmtree(built, ignore_errors=True)
+        raise
+    if os.path.lexists(target):
+        os.rename(target, aside)
+        done.aside = aside
+    os.rename(built, target)
+    _sync_dir(os.path.dirname(target))
+    return abandoned
+
+
+def _state_of(target: str) -> Listing | None:
+    if not os.path.isdir(target):
+        return None
+    with Live.open(target) as live:
+        return live.list()
+
+
+def _sync_dir(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _abandon(
+    store: str | Path | Storage,
+    shelf: Shelf,
+    manifest: Manifest,
+    index: Index,
+    options: dict[str, Any] | None,
+    clock: Clock | None,
+    ids: IdSource,
+) -> int:
+    """From now on the last savepoint is the restored one; newer ones stay, marked."""
+    with open_store(
+        store, shelf.reader.home.pipeline, topology=guard_topology(index.query), settings=DEFAULTS,
+        resume=manifest.checkpoint, options=options, clock=clock, ids=ids,
+    ) as held:  # fmt: skip
+        return len(held.recovery.abandon)
+
+
+# The file sink's log
+
+
+@dataclass
+class _SinkPlan:
+    """How `_spark_metadata` gets back to the batch: from the savepoint, or by trimming."""
+
+    location: str
+    files: list[tuple[str, bytes]]
+
+    @classmethod
+    def make(
+        cls, shelf: Shelf, index: Index, sink: str | Path | None, options: dict[str, Any] | None
+    ) -> _SinkPlan | None:
+        """Decide before anything is touched."""
+        if sink is None:
+            return None
+        target = normal(sink)
+        if "://" in target:
+            raise RefusedError(
+                "the sink's log lies in an object store, which cannot rename", kind="no_rename",
+                location=target, remedy="copy the log by hand",
+            )  # fmt: skip
+        saved = [
+            (file.path, shelf.read(index, file))
+            for file in index.files
+            if file.path.startswith(f"{layout.SINK_LOG}/")
+        ]
+        if saved:
+            return cls(target, saved)
+        with Live.open(target, options=options) as live:
+            listing = live.list()
+            try:
+                kept = log_closure(dict(listing.of("sink")), index.batch, layout.SINK_LOG)
+            except MovedError as error:
+                raise RefusedError(
+                    "the sink's log cannot be trimmed to that batch: it was compacted since",
+                    kind="sink_compacted",
+                    path=error.facts.get("path"),
+                    remedy="save with sink=… so that the log belongs to the savepoint",
+                ) from error
+            files = [(path, live.read(path)) for path in kept]
+            files += [
+                (beside, live.read(beside))
+                for path in kept
+                if (beside := layout.hadoop_sidecar(path)) in listing.entries
+            ]
+        return cls(target, files)
+
+    def apply(self, done: Restored, ids: IdSource) -> None:
+        """Put the old log aside and the new one in its place."""
+        token = ids.token()
+        log = f"{self.location}/{layout.SINK_LOG}"
+        built, aside = f"{log}.restoring-{token}", f"{log}.before-{token}"
+        storage = open_storage(built, create=True)
+        try:
+            names = []
+            for path, data in self.files:
+                name = path.removeprefix(f"{layout.SINK_LOG}/")
+                with storage.create(name) as writer:
+                    writer.write(data)
+                names.append(name)
+            storage.barrier(names)
+        finally:
+            storage.close()
+        if os.path.lexists(log):
+            os.rename(log, aside)
+            done.sink_aside = aside
+        os.rename(built, log)
+        _sync_dir(self.location)
+        done.sink = self.location
+
+
+def _cannot_undo(index: Index, done: Restored, *, in_place: bool, trimmed: bool) -> list[str]:
+    published = (
+        f"whatever a sink has published after batch {index.batch} stays published: batches from "
+        f"{index.batch + 1} on run again, and only a sink that deduplicates by batch id (Delta, "
+        "Iceberg, an idempotent foreachBatch) takes them once"
+    )
+    said = [published]
+    if trimmed:
+        said.append(
+            "data files that later batches wrote stay on disk; readers that follow "
+            "_spark_metadata no longer see them, others still do"
+        )
+    else:
+        said.append(
+            "a file sink's _spark_metadata was not touched: batches that it lists are skipped "
+            "when they run again (give sink=… to set it back too)"
+        )
+    said.append(
+        "input that its source no longer has (expired Kafka offsets, deleted files) is not "
+        "brought back"
+    )
+    if not in_place:
+        said.append(f"the original checkpoint was not touched; this one lies at {done.location}")
+    return said
+
+
+def pipeline_of(location: str | Path, name: str | None) -> str:
+    """The name under which a location is saved."""
+    return name or derived_name(location)

@@ -1,0 +1,26 @@
+"""One Spark for all tests of the guard."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+sys.path.insert(0, os.path.dirname(__file__))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory):
+    """A local session; workers use the interpreter that runs the tests."""
+    pytest.importorskip("pyspark")
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    from guard_queries import session
+    from pyspark import SparkContext
+
+    others = SparkContext._active_spark_context is not None  # tests of the pipeline, in one process
+    started = session(str(tmp_path_factory.mktemp("warehouse")))
+    yield started
+    if not others:
+        started.stop()
