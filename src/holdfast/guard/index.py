@@ -104,7 +104,7 @@ def parse_index(data: bytes, path: str, manifest: Manifest) -> Index:
         end = sizes.get(index.blobs[file.blob], -1) if inside else -1
         if file.offset + file.size > end:
             raise CorruptionError(
-                "index names bytes outside of their blob", kind="range_outside", path=path,
+                "index names bytes outside of their blob", kind="index_outside", path=path,
                 file=file.path,
             )  # fmt: skip
     return index
