@@ -54,7 +54,7 @@ def test_the_recorded_session_shows_the_four_verbs():
 
 def test_the_readme_names_every_verb():
     """The section about the command line mentions each verb but `run`, which has its own."""
-    section = (ROOT / "docs" / "readme-cli.md").read_text()
+    section = (ROOT / "README.md").read_text()
     missing = [
         verb for verb in _verbs() if verb != "run" and not re.search(rf"\b{verb}\b", section)
     ]
