@@ -312,7 +312,7 @@ def bench_requests() -> None:
             storage.reset()
             store.commit(draft)
             print(
-                f"| {files} | {storage.requests} | {storage.bytes_written} | {dict(storage.counts)} |"
+                f"| {files} | {storage.requests} | {storage.bytes_sent} | {dict(storage.operations)} |"
             )
     server.stop()
 
