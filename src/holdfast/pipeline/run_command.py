@@ -35,6 +35,7 @@ def load_pipeline(file: str) -> Pipeline:
             remedy="give a Python file that declares a Pipeline",
         )  # fmt: skip
     sys.path.insert(0, str(path.parent.absolute()))
+    before, sys.argv = sys.argv, [file]  # the file sees its own name, not our arguments
     try:
         names = runpy.run_path(str(path), run_name="__holdfast__")
     except HoldfastError:
@@ -44,6 +45,8 @@ def load_pipeline(file: str) -> Pipeline:
             "the pipeline file failed", kind="file_failed", path=file,
             reason=f"{type(error).__name__}: {error}"[:300],
         ) from error  # fmt: skip
+    finally:
+        sys.argv = before
     found = {id(value): value for value in names.values() if isinstance(value, Pipeline)}
     if len(found) != 1:
         raise InvalidInputError(

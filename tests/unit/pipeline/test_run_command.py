@@ -1,0 +1,45 @@
+"""Loading a pipeline file: exactly one pipeline, its own arguments, errors with a remedy."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from holdfast.errors import InvalidInputError
+from holdfast.pipeline.run_command import load_pipeline, run_command
+
+DECLARES = "import holdfast as hf\npipe = hf.Pipeline('orders', store='cp')\n"
+
+
+def kind_of(path: str) -> str:
+    with pytest.raises(InvalidInputError) as caught:
+        load_pipeline(path)
+    return caught.value.kind
+
+
+def test_a_file_sees_its_own_name_and_not_our_arguments(tmp_path) -> None:
+    """A file that reads sys.argv works under `holdfast run` too, and leaves ours as they were."""
+    file = tmp_path / "orders.py"
+    file.write_text(f"import sys\nassert len(sys.argv) == 1, sys.argv\n{DECLARES}")
+    before = list(sys.argv)
+    assert load_pipeline(str(file)).name == "orders"
+    assert sys.argv == before
+
+
+def test_files_without_exactly_one_pipeline_are_refused(tmp_path) -> None:
+    """No file, a file that fails, none or two pipelines: each has a kind of its own."""
+    file = tmp_path / "f.py"
+    assert kind_of(str(tmp_path / "missing.py")) == "no_file"
+    file.write_text("x = 1 / 0\n")
+    assert kind_of(str(file)) == "file_failed"
+    file.write_text("x = 1\n")
+    assert kind_of(str(file)) == "not_one_pipeline"
+    file.write_text(f"{DECLARES}other = hf.Pipeline('b', store='cp')\n")
+    assert kind_of(str(file)) == "not_one_pipeline"
+
+
+def test_the_command_reports_errors_without_a_traceback(tmp_path, capsys) -> None:
+    """A wrong file is exit code 1 and one line with the kind."""
+    assert run_command(str(tmp_path / "missing.py")) == 1
+    assert capsys.readouterr().err.startswith("error (no_file): ")
