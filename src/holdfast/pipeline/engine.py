@@ -142,7 +142,7 @@ class Engine:
         reach("epoch.after_execute")
         report = self._take_in(controls, slices, waiting, clock)
         self._schedule.epoch_done()
-        if self._due():
+        if self._schedule.should_checkpoint():
             self._hand_over(clock)
         self.summary.epochs += 1
         self.summary.rows += report.rows
@@ -161,7 +161,7 @@ class Engine:
         return found
 
     def _execute(
-        self, slices: Mapping[str, Slice], clock: _Stopwatch, only: frozenset[str] | None = None
+        self, slices: Mapping[str, Slice], clock: _Stopwatch
     ) -> tuple[list[Control], Waiting]:
         if self._waiting is None:
             self._waiting = Waiting(self._store.reserve())
@@ -180,7 +180,7 @@ class Engine:
             durable=self._durable_tasks,
         )
         try:
-            built = self._builder.build(epoch, slices, only)
+            built = self._builder.build(epoch, slices)
             clock.lap("build")
             controls = built.run() if built is not None else []
         except HoldfastError:
@@ -269,12 +269,6 @@ class Engine:
                                     expected=self._partitions, actual=count)  # fmt: skip
 
     # Committing
-
-    def _due(self) -> bool:
-        settings = self._store.settings
-        if settings.epochs_max is None or settings.epochs_max == 1:
-            return settings.epochs_max == 1 or self._schedule.should_checkpoint()
-        return self._schedule.should_checkpoint()
 
     def _hand_over(self, clock: _Stopwatch | None = None) -> None:
         """Wait for the commit before, draft this one, and commit it beside the next epoch."""

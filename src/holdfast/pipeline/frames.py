@@ -82,23 +82,17 @@ class FrameBuilder:
         self._direct = _direct_sinks(graph)
         self._feeding = _feeding(graph, self._direct)
 
-    def build(
-        self, epoch: Epoch, slices: Mapping[str, Slice], only: frozenset[str] | None = None
-    ) -> Built | None:
-        """The action, or None when nothing would run. `only`: these parts, to fill new ones."""
+    def build(self, epoch: Epoch, slices: Mapping[str, Slice]) -> Built | None:
+        """The action, or None when nothing would run."""
         frames: dict[int, Any] = {}
         controls: list[Any] = []
         built = Built(None)
         for operator in self._graph.operators:
-            if self._runs(operator, slices) and (only is None or operator.name in only):
+            if self._runs(operator, slices):
                 self._operator(operator, epoch, slices, frames, controls, built)
         for sink in self._graph.sinks:
             direct = isinstance(sink.before, OperatorNode) and sink.name in self._direct
-            if (
-                direct
-                or not self._runs(sink, slices)
-                or (only is not None and sink.name not in only)
-            ):
+            if direct or not self._runs(sink, slices):
                 continue
             frame = self._frame(sink.before, slices, frames)
             spec = self._spec(sink.name, epoch, None, (epoch.staging[sink.name],), emit=False)

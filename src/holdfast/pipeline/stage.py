@@ -92,7 +92,6 @@ class StageSpec:
     staging: tuple[Staging, ...] = ()
     emit: bool = False
     durable: bool = False
-    fail_once: str | None = None
 
 
 _storages: dict[tuple[str, str], Storage] = {}
