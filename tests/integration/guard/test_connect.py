@@ -29,8 +29,8 @@ def test_a_query_over_connect_is_saved_checked_restored_and_goes_on(tmp_path):
     assert facts["refused"] == "no_location"
     assert (facts["waited"], facts["errors"], facts["ok"]) == (True, [], True)
     assert facts["covered"] > 0
-    assert len(facts["batches"]) >= 2
-    assert facts["batches"] == sorted(set(facts["batches"]))
+    assert len(set(facts["batches"])) >= 2  # the last one again when the query ends
+    assert facts["batches"] == sorted(facts["batches"])
     # The sink may hold one batch whose commit the stop has cut off.
     total = sum(facts["rows"].values())
     assert total // 10 - 1 in (facts["last"], facts["last"] + 1)
