@@ -15,7 +15,8 @@ from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
 from holdfast.pipeline.graph import Graph, SinkNode, SourceNode, checked_names
 from holdfast.pipeline.report import EpochReport, RunSummary
-from holdfast.pipeline.resolve import Resolved, resolve
+from holdfast.pipeline.resolve import resolve
+from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.session import RuntimeSettings, is_local, open_session
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.stream import Stream
@@ -77,12 +78,27 @@ class Pipeline:
     # Declaring
 
     def source(
-        self, name: str, connector: Any, *, event_time: str | None = None, delay: str = "0 seconds"
+        self,
+        name: str,
+        connector: Any,
+        *,
+        event_time: str | None = None,
+        delay: str = "0 seconds",
+        future: str | None = "1 day",
+        idle_after: str | None = None,
     ) -> Stream:
-        """Where rows come from; `event_time` and `delay` make its watermark."""
+        """Where rows come from.
+
+        event_time: the column that makes the source's watermark: the newest time seen minus
+        `delay`. future: times that lie further than this ahead of the wall clock do not move the
+        watermark (None: all do). idle_after: after so long without a row the other sources need not
+        wait for this one.
+        """
         node = SourceNode(
             columns=connector.columns(), changes=connector.weight is not None, name=name,
             connector=connector, event_time=event_time, delay_us=duration_us(delay),
+            future_us=None if future is None else duration_us(future),
+            idle_us=None if idle_after is None else duration_us(idle_after),
         )  # fmt: skip
         if event_time is not None:
             checked_names([event_time], node, name)
@@ -186,7 +202,7 @@ class Pipeline:
     ) -> None:  # fmt: skip
         done = 0
         while not stop() and (epochs is None or done < epochs):
-            if engine.step() is not None:
+            if engine.step(last=epochs is not None and done + 1 == epochs) is not None:
                 done += 1
             elif forever:
                 engine.finish()

@@ -12,12 +12,14 @@ from holdfast.pipeline.columns import split_top
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
+    DedupeBound,
     Graph,
     Node,
     OperatorNode,
     StepNode,
     checked_names,
     checked_output,
+    require_watermark,
 )
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -127,7 +129,7 @@ class Stream:
     def distinct(self, *, name: str) -> Stream:
         """Every different row once."""
         node = OperatorNode(
-            columns=self.node.columns, changes=self.node.changes, name=name, before=self.node,
+            columns=self.node.columns, changes=self.node.changes, name=name, befores=(self.node,),
             what="distinct", keys=tuple(self.node.columns or ()),
         )  # fmt: skip
         self._graph.add(node)
@@ -154,11 +156,13 @@ class Stream:
                 kind="dedupe_of_changes", operator=name, remedy="use distinct, or dedupe earlier",
             )  # fmt: skip
         checked_names([*keys, *([time] if time else [])], self.node, name)
+        if time is not None:
+            require_watermark(self.node, name)
         bound = {"time": time, "within_us": str(duration_us(within))} if time and within else {}
         node = OperatorNode(
-            columns=self.node.columns, changes=False, name=name, before=self.node, what="dedupe",
-            keys=keys, params={k: str(v) for k, v in bound.items()}, time=time,
-            within_us=duration_us(within) if within else None,
+            columns=self.node.columns, changes=False, name=name, befores=(self.node,),
+            what="dedupe", keys=keys, params={k: str(v) for k, v in bound.items()},
+            detail=DedupeBound(time, duration_us(within)) if time and within else None,
         )  # fmt: skip
         self._graph.add(node)
         return Stream(self._graph, node)
@@ -197,9 +201,9 @@ class Grouped:
                 checked_names([aggregate.expression], self._before, name)
         columns = checked_output([*self._keys, *aggregates], name)
         node = OperatorNode(
-            columns=columns, changes=True, name=name, before=self._before, what="aggregate",
+            columns=columns, changes=True, name=name, befores=(self._before,), what="aggregate",
             keys=self._keys, params={k: str(v) for k, v in aggregates.items()},
-            aggregates=aggregates,
+            detail=dict(aggregates),
         )  # fmt: skip
         self._graph.add(node)
         return Stream(self._graph, node)

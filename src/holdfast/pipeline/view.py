@@ -9,7 +9,7 @@ import pyarrow as pa
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
 from holdfast.pipeline.operators.aggregate import ROWS
-from holdfast.pipeline.resolve import Resolved, spark_schema
+from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.stage import Place, source_of
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range

@@ -29,6 +29,7 @@ from holdfast.pipeline.operators.work import (
     WEIGHT,
     EpochContext,
     Result,
+    WorkBase,
     changes_batch,
     group_by_key,
     group_numbers,
@@ -42,7 +43,7 @@ ROWS = "_rows"
 
 
 @dataclass(frozen=True)
-class AggregateWork:
+class AggregateWork(WorkBase):
     """Folds a batch into all touched groups at once."""
 
     name: str

@@ -20,16 +20,23 @@ from holdfast.state.keys import normalise
 from holdfast.state.rows import Groups, group_rows
 
 HASH = "__hf_hash"
+SIDE = "__hf_side"
 WEIGHT = "__hf_weight"
 DELETED = "__hf_deleted"
 
 
 @dataclass(frozen=True)
 class EpochContext:
-    """What a task must know about its epoch. Bounds: by trace, rows before this time are gone."""
+    """What a task must know about its epoch.
+
+    watermark_us: no row with an older event time is expected any more; None: nothing is known.
+    settled_us: the watermark that the epoch before ran with: what became due until then is done.
+    Traces are opened with the bounds of `settled_us`, so that what becomes due now is still there.
+    """
 
     epoch: int
-    bounds_us: Mapping[str, int | None] = field(default_factory=dict)
+    watermark_us: int | None = None
+    settled_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,25 @@ class Result:
     changes: Any
     updates: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
+    late: Any = None
 
 
 class Work(Protocol):
-    """One operator, ready to run."""
+    """One operator, ready to run. `WorkBase` has the answers of operators without time."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has something to do when only the watermark moves."""
+        ...
+
+    @property
+    def late(self) -> Any:
+        """Arrow schema of rows that came too late, or None."""
+        ...
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """By trace: rows with an event time before this are forgotten at this watermark."""
+        ...
 
     @property
     def traces(self) -> Mapping[str, TraceSchema]:
@@ -57,6 +79,25 @@ class Work(Protocol):
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Fold the rows of one partition in."""
         ...
+
+
+class WorkBase:
+    """What most operators answer about time: nothing to do, nothing late, nothing forgotten."""
+
+    @property
+    def timed(self) -> bool:
+        """Only rows make it work."""
+        return False
+
+    @property
+    def late(self) -> Any:
+        """No row is too late."""
+        return None
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """Everything is kept."""
+        del watermark_us
+        return {}
 
 
 def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:

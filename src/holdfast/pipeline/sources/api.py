@@ -73,8 +73,11 @@ class SourceReader(Protocol):
         """Go to where a checkpoint stands."""
         ...
 
-    def plan(self) -> Slice | None:
-        """The next slice, or None when there is nothing new."""
+    def plan(self, after: Slice | None = None) -> Slice | None:
+        """The next slice behind the position, or None when there is nothing new.
+
+        after: the slice that is being worked on; the position moves behind it only when it is done.
+        """
         ...
 
     def read(self, spark: Any, piece: Slice) -> Any:

@@ -167,12 +167,15 @@ class FilesReader:
 
     # Slices
 
-    def plan(self) -> Slice | None:
+    def plan(self, after: Slice | None = None) -> Slice | None:
         """The oldest unread files, as many as the limits allow; at least one."""
         self._waiting = self._list_new()
+        in_work = {entry.path for entry in after.detail} if after is not None else ()
         taken: list[Entry] = []
         size = 0
         for entry in self._waiting:
+            if entry.path in in_work:
+                continue
             if len(taken) >= self._source.files_max:
                 break
             if taken and size + entry.size > self._source.bytes_max:

@@ -101,14 +101,15 @@ class GeneratorReader:
             raise IncompatibleError("the position is not a generator's", source=self._name)
         self._next = entry.position.partitions.get("0", 0)
 
-    def plan(self) -> Slice | None:
+    def plan(self, after: Slice | None = None) -> Slice | None:
         """The next rows."""
-        stop = self._next + self._source.rows_per_epoch
+        start = self._next if after is None else int(after.detail[1])
+        stop = start + self._source.rows_per_epoch
         if self._source.rows is not None:
             stop = min(stop, self._source.rows)
-        if stop <= self._next:
+        if stop <= start:
             return None
-        return Slice(self._name, stop - self._next, 0, (self._next, stop))
+        return Slice(self._name, stop - start, 0, (start, stop))
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The rows of a slice."""
