@@ -22,6 +22,7 @@ from holdfast.state.plan import (
 from holdfast.state.reader import TraceReader, diff
 from holdfast.state.run import RunOptions
 from holdfast.state.runfile import RunSource, Verify
+from holdfast.state.scan import TraceScan
 from holdfast.state.schema import DELETED, HASH, WEIGHT, TraceKind, TraceSchema
 from holdfast.state.small import SmallState
 
@@ -45,6 +46,7 @@ __all__ = [
     "SmallState",
     "TraceKind",
     "TraceReader",
+    "TraceScan",
     "TraceSchema",
     "Verify",
     "VnodeRange",

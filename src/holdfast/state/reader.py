@@ -22,6 +22,7 @@ from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.keys import rows_equal
 from holdfast.state.latest import LatestPartition
 from holdfast.state.partition import Segment, segments
+from holdfast.state.scan import TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
 from holdfast.state.stream import WINDOW_BYTES, Combine, combined
 from holdfast.state.trace import views_of
@@ -57,6 +58,11 @@ class TraceReader:
         head = [HASH] if hashes else []
         head += [WEIGHT] if self.schema.kind is TraceKind.BAG else []
         return [*head, *stored.names[2:]]
+
+    def scan(self, vnodes: VnodeRange = ALL_VNODES) -> TraceScan:
+        """The same rows in no order, read in several threads: for queries."""
+        views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
+        return TraceScan(views, self.schema, time_bound_us=self.time_bound_us)
 
     def table(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Any:
         """The same as one Arrow table."""

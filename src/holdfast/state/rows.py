@@ -59,7 +59,28 @@ def join_batches(batches: Sequence[Any], schema: Any) -> Any:
 
 def take(batch: Any, index: np.ndarray) -> Any:
     """Rows by position."""
-    return batch.take(pa.array(index))
+    return batch.take(indices(index))
+
+
+# `pa.array` imports pandas where that is installed, a third of a second: hence by buffers.
+
+
+def indices(values: np.ndarray) -> Any:
+    """64-bit integers as an Arrow column."""
+    plain = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)])
+
+
+def bits(mask: np.ndarray) -> Any:
+    """Truth values as an Arrow column."""
+    packed = np.packbits(mask, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(packed)])
+
+
+def numbers(column: Any) -> np.ndarray:
+    """A column of numbers or truth values without nulls, in place if it can be."""
+    plain: np.ndarray = column.to_numpy(zero_copy_only=False)
+    return plain
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ _REMEDY = (
     "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
 )
 _BATCHES_KEPT = 2
+_READ_LOCKS = 16
 _DECODING = (
     pa.ArrowException, msgspec.MsgspecError, OSError, ValueError, KeyError, IndexError, TypeError,
     OverflowError,
@@ -202,6 +203,7 @@ class RunFile:
         self._content = content
         self._kept: dict[int, Any] = {}
         self._lock = threading.Lock()
+        self._reading = [threading.Lock() for _ in range(_READ_LOCKS)]
         self._unchecked: set[int] = set()
         self._guard(lambda: self._load(checked=checked))
 
@@ -336,19 +338,29 @@ class RunFile:
         return len(self._summary.batches)
 
     @property
+    def in_place(self) -> bool:
+        """Whether a batch is a view of the file, so that keeping it costs nothing."""
+        return self._kept_max is None
+
+    @property
     def hashes_distinct(self) -> bool:
         """Whether no two rows have the same hash."""
         return self._summary.hashes_distinct
 
     def batch(self, number: int) -> Any:
         """One record batch; in place, unless the run is compressed."""
-        with self._lock:  # a merge thread and a lookup may share an open run
+        found = self._kept.get(number)
+        if found is not None:
+            return found
+        # Threads may share an open run: one batch is checked once, different ones side by side.
+        with self._reading[number % _READ_LOCKS]:
             found = self._kept.get(number)
             if found is None:
                 found = self._guard(lambda: self._read_batch(number))
-                while self._kept_max is not None and len(self._kept) >= self._kept_max:
-                    self._kept.pop(next(iter(self._kept)))
-                self._kept[number] = found
+                with self._lock:
+                    while self._kept_max is not None and len(self._kept) >= self._kept_max:
+                        self._kept.pop(next(iter(self._kept)))
+                    self._kept[number] = found
         return found
 
     def hashes(self, number: int) -> np.ndarray:
