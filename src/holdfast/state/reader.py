@@ -20,7 +20,6 @@ import pyarrow as pa
 from holdfast.errors import IncompatibleError
 from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.keys import rows_equal
-from holdfast.state.latest import LatestPartition
 from holdfast.state.partition import Segment, segments
 from holdfast.state.scan import TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
@@ -139,6 +138,8 @@ def _diff_latest(
     before: TraceReader, after: TraceReader, older: list[Segment], newer: list[Segment]
 ) -> Iterator[Any]:
     """Only keys in unshared runs can differ: look those up on both sides and compare."""
+    from holdfast.state.latest import LatestPartition  # lookups are not needed to read
+
     schema = before.schema
     views = views_of(older, before.source, schema, keep=False)
     views += views_of(newer, after.source, schema, keep=False)

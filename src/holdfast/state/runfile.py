@@ -31,6 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.state.cache import map_file
 from holdfast.state.info import RunInfo, VnodeRange, object_path
+from holdfast.state.rows import numbers
 from holdfast.state.run import (
     HEADER_KEY,
     RUN_FORMAT,
@@ -365,8 +366,7 @@ class RunFile:
 
     def hashes(self, number: int) -> np.ndarray:
         """The hashes of one record batch."""
-        column: np.ndarray = self.batch(number).column(0).to_numpy(zero_copy_only=False)
-        return column
+        return numbers(self.batch(number).column(0))
 
     def _read_batch(self, number: int) -> Any:
         """Decode exactly the bytes that the checksum covers; the file's footer is not asked."""
