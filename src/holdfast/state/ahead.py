@@ -63,7 +63,8 @@ class Ahead(Generic[T, R]):
         try:
             for number in range(len(self._tasks)):
                 with self._changed:
-                    self._changed.wait_for(lambda n=number: n in self._done or self._stopped)
+                    while number not in self._done and not self._stopped:
+                        self._changed.wait()
                     if self._stopped:
                         return
                     result = self._done.pop(number)

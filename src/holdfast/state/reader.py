@@ -21,7 +21,7 @@ from holdfast.errors import IncompatibleError
 from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.keys import rows_equal
 from holdfast.state.partition import Segment, segments
-from holdfast.state.scan import TraceScan
+from holdfast.state.scan import WINDOW_ROWS, TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
 from holdfast.state.stream import WINDOW_BYTES, Combine, combined
 from holdfast.state.trace import views_of
@@ -58,10 +58,11 @@ class TraceReader:
         head += [WEIGHT] if self.schema.kind is TraceKind.BAG else []
         return [*head, *stored.names[2:]]
 
-    def scan(self, vnodes: VnodeRange = ALL_VNODES) -> TraceScan:
+    def scan(self, vnodes: VnodeRange = ALL_VNODES, *, window_rows: int = WINDOW_ROWS) -> TraceScan:
         """The same rows in no order, read in several threads: for queries."""
         views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
-        return TraceScan(views, self.schema, time_bound_us=self.time_bound_us)
+        bound = self.time_bound_us
+        return TraceScan(views, self.schema, time_bound_us=bound, window_rows=window_rows)
 
     def table(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Any:
         """The same as one Arrow table."""

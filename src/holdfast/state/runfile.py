@@ -30,7 +30,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.state.cache import map_file
-from holdfast.state.info import RunInfo, VnodeRange, object_path
+from holdfast.state.info import RunInfo, object_path
 from holdfast.state.rows import numbers
 from holdfast.state.run import (
     HEADER_KEY,
@@ -295,7 +295,10 @@ class RunFile:
             "time_column": (self.schema.time_column, header.time_column),
             "operator": (info.operator, header.operator),
             "snapshot": (info.snapshot, header.snapshot),
-            "vnodes": (info.vnodes, VnodeRange(header.vnode_low, header.vnode_high)),
+            "vnodes": (
+                (info.vnodes.low, info.vnodes.high),
+                (header.vnode_low, header.vnode_high),
+            ),
             "epochs": ((info.epoch_low, info.epoch_high), (header.epoch_low, header.epoch_high)),
             "generation": (info.generation, header.generation),
             "rows": (info.rows, summary.rows),
