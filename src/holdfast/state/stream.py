@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.state.columns import numbers
 from holdfast.state.info import HASH_MAX
 from holdfast.state.rows import group_rows, join_batches, take
 from holdfast.state.schema import TraceKind
@@ -104,7 +105,7 @@ def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:
 
 def resolve(rows: Any, schema: TraceSchema) -> Any:
     """Stored rows, oldest first, as each key or row once, in hash order."""
-    hashes = rows.column(0).to_numpy()
+    hashes = numbers(rows.column(0))
     groups = group_rows(hashes, [rows.column(i) for i in schema.identity_indices])
     if schema.kind is TraceKind.BAG:
         return combine_bag(rows, groups)

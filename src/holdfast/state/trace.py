@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.columns import indices, numbers
 from holdfast.state.partition import partition_range, segments
 from holdfast.state.rows import take
 from holdfast.state.run import RunOptions, write_run
@@ -165,7 +166,7 @@ def combine_latest(rows: Any, groups: Groups) -> Any:
 
 def combine_bag(rows: Any, groups: Groups) -> Any:
     """Each row once with the sum of its weights, in hash order, without zeros."""
-    sums = groups.sums(rows.column(1).to_numpy())
+    sums = groups.sums(numbers(rows.column(1)))
     kept = np.flatnonzero(sums)
     combined = take(rows, groups.first()[kept])
     return with_weights(combined, sums[kept])
@@ -174,5 +175,5 @@ def combine_bag(rows: Any, groups: Groups) -> Any:
 def with_weights(rows: Any, weights: np.ndarray) -> Any:
     """The same stored rows with other weights."""
     columns = rows.columns
-    columns[1] = pa.array(weights, pa.int64())
+    columns[1] = indices(weights)
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)
