@@ -180,8 +180,12 @@ class Graph:
             remedy=remedy,
         )
 
-    def topology(self, sub_traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
-        """What the fingerprint is taken from."""
+    def topology(self, traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
+        """What the fingerprint is taken from; `traces` are the names that each operator keeps.
+
+        An operator that keeps nothing under its own name (a join: its result is not its state) is
+        not stateful itself; its parts are.
+        """
         parts = [
             Part(
                 name=node.name, kind="source", what=node.connector.what,
@@ -191,16 +195,18 @@ class Graph:
         ]  # fmt: skip
         for node in self.operators:
             params = {**node.params, **_steps(node)}
+            kept = (traces or {}).get(node.name, (node.name,))
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=True,
+                    name=node.name, kind="operator", what=node.what, stateful=node.name in kept,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
                 )
             )  # fmt: skip
             parts.extend(
                 Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
                      inputs=[node.name])
-                for name in (sub_traces or {}).get(node.name, ())
+                for name in kept
+                if name != node.name
             )  # fmt: skip
         parts.extend(
             Part(

@@ -245,8 +245,5 @@ def _check_partitions(partitions: int) -> int:
 
 
 def _parts(resolved: Mapping[str, Resolved]) -> dict[str, list[str]]:
-    """Traces of operators beside their views."""
-    return {
-        name: [trace for trace in found.work.traces if trace != name]
-        for name, found in resolved.items()
-    }
+    """Traces by operator."""
+    return {name: list(found.work.traces) for name, found in resolved.items()}
