@@ -180,8 +180,8 @@ class Graph:
             remedy=remedy,
         )
 
-    def topology(self, traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
-        """What the fingerprint is taken from; `traces` are the names that each operator keeps.
+    def topology(self, traces: Mapping[str, Mapping[str, str]] | None = None) -> Topology:
+        """What the fingerprint is taken from. traces: by operator and trace, the stored columns.
 
         An operator that keeps nothing under its own name (a join: its result is not its state) is
         not stateful itself; its parts are.
@@ -195,17 +195,18 @@ class Graph:
         ]  # fmt: skip
         for node in self.operators:
             params = {**node.params, **_steps(node)}
-            kept = (traces or {}).get(node.name, (node.name,))
+            columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=node.name in kept,
+                    name=node.name, kind="operator", what=node.what, stateful=node.name in columns,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
+                    schema=columns.get(node.name, ""),
                 )
             )  # fmt: skip
             parts.extend(
                 Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
-                     inputs=[node.name])
-                for name in kept
+                     inputs=[node.name], schema=text)
+                for name, text in columns.items()
                 if name != node.name
             )  # fmt: skip
         parts.extend(

@@ -114,7 +114,9 @@ def batch_answers(spark, live: tuple[Counter, Counter], condition: str, more: di
         flat = [row for row, n in rows.items() for _ in range(n)]
         frame = spark.createDataFrame(flat, f"k {kind}, {value} long")
         frame.createOrReplaceTempView(name)
-        frame.selectExpr("cast(k AS long) AS k", f"{value} AS v").createOrReplaceTempView(f"{name}1")
+        frame.selectExpr("cast(k AS long) AS k", f"{value} AS v").createOrReplaceTempView(
+            f"{name}1"
+        )
     on = f"ON a.k = b.k {condition}"
     texts = dict(more)
     for how in HOWS:
@@ -134,7 +136,9 @@ def batch_answers(spark, live: tuple[Counter, Counter], condition: str, more: di
     return answers
 
 
-def run_history(spark, home: Path, seed: int, make, condition: str, more: dict, rounds: int) -> None:
+def run_history(
+    spark, home: Path, seed: int, make, condition: str, more: dict, rounds: int
+) -> None:
     rng = random.Random(seed)
     live: tuple[Counter, Counter] = (Counter(), Counter())
     number = 0

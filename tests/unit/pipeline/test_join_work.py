@@ -128,8 +128,7 @@ def rows_of(result, *, times: bool = True) -> list[tuple]:
         column = result.changes.column(name)
         columns.append(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column)
     return [
-        tuple(plain(v) for v in row)
-        for row in zip(*(c.to_pylist() for c in columns), strict=True)
+        tuple(plain(v) for v in row) for row in zip(*(c.to_pylist() for c in columns), strict=True)
     ]
 
 
