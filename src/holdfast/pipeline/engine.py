@@ -21,6 +21,7 @@ from holdfast.checkpoint import Store
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId, RandomIds
+from holdfast.pipeline.crowding import Crowding
 from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
@@ -89,6 +90,7 @@ class Engine:
         )  # fmt: skip
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
+        self._crowding = Crowding()
         self._schedule = store.schedule()
         self._merger = Merger(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
@@ -318,6 +320,7 @@ class Engine:
         """Take over what the tasks wrote; returns sums of their counters, and bytes of state."""
         progress = self._progress
         totals: dict[str, int] = {}
+        by_operator: dict[str, dict[str, int]] = {}
         bytes_new = 0
         self._check_partitions(controls)
         for control in controls:
@@ -329,8 +332,12 @@ class Engine:
             counts = control.counters
             for key, value in counts.items():
                 totals[key] = totals.get(key, 0) + value
+                mine = by_operator.setdefault(control.name, {})
+                mine[key] = mine.get(key, 0) + value
             if control.name in self._resolved:
                 self._count_keys(control)
+        self._crowding.note(by_operator)
+        self._builder.condensing = self._crowding.operators()
         return totals, bytes_new
 
     def _count_keys(self, control: Control) -> None:

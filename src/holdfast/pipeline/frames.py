@@ -81,6 +81,8 @@ class FrameBuilder:
             s.name for s in graph.sinks if isinstance(s.before, OperatorNode | LateNode)
         }
         self._feeding = _feeding(graph, self._direct)
+        self.condensing: set[str] = set()
+        """Operators whose rows are added up in the JVM first; see `Crowding`."""
         self.classic = hasattr(spark, "_jsparkSession")
         """Whether jobs can travel in local properties; Spark Connect has none."""
 
@@ -170,6 +172,8 @@ class FrameBuilder:
         resolved = self._resolved[node.name]
         frame = resolved.prepare([self._frame(before, plan, frames) for before in node.inputs])
         n = self._partitions
+        if node.name in self.condensing and resolved.condense is not None:
+            frame = resolved.condense(frame)
         if resolved.work.timed:
             frame = with_beacons(self._spark, frame, n)
         place = F.expr(f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)")
