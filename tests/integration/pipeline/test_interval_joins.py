@@ -65,10 +65,8 @@ class Model:
         """Changes of both sides around a time, some of them too late, some taking rows back."""
         sides = []
         for number in (0, 1):
-            changes = []
-            for _ in range(self.rng.randint(6, 12)):
-                changes.append(self._change(number, now))
-            sides.append(changes)
+            count = self.rng.randint(6, 12)
+            sides.append([self._change(number, now) for _ in range(count)])
         newest = [max((c[1] for c in side if c[1] is not None), default=None) for side in sides]
         for number, time in enumerate(newest):
             if time is not None:
