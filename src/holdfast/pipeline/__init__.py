@@ -12,6 +12,7 @@ from holdfast.pipeline.aggregates import (
     sum,
     variance,
 )
+from holdfast.pipeline.declare.joins import interval
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
@@ -26,6 +27,7 @@ __all__ = [
     "avg",
     "count",
     "count_distinct",
+    "interval",
     "max",
     "min",
     "run_command",

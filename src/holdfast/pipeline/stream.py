@@ -9,11 +9,14 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
+from holdfast.pipeline.declare.sets import add_compared, union_of
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
     DedupeBound,
     Graph,
+    LateNode,
     Node,
     OperatorNode,
     StepNode,
@@ -38,6 +41,19 @@ class Stream:
     def columns(self) -> list[str] | None:
         """Column names, as far as they are known without Spark."""
         return self.node.columns
+
+    @property
+    def late(self) -> Stream:
+        """Rows that came too late for this operator; they can only go into a sink."""
+        node: Node = self.node
+        while isinstance(node, StepNode):
+            node = node.before
+        if not isinstance(node, OperatorNode):
+            raise InvalidInputError(
+                "only a stateful operator has late rows", kind="no_late_rows",
+                remedy="ask the stream that an operator with event time gave",
+            )  # fmt: skip
+        return Stream(self._graph, LateNode(columns=None, changes=True, operator=node))
 
     def where(self, condition: str) -> Stream:
         """Rows for which a SQL condition holds."""
@@ -117,6 +133,39 @@ class Stream:
 
         return self._step(apply, f"join {name} on {', '.join(keys)} {how}", None)
 
+    def join(
+        self, other: Stream, on: On, how: str = "inner", *, name: str,
+        condition: str | None = None, within: Interval | None = None, suffix: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Join with another stream, kept up to date by the rows of both.
+
+        on: a column, several, or {left column: right column}; nulls meet nothing, as in SQL.
+        how: inner, left, right, full, semi or anti. condition: SQL over the columns of both sides,
+        part of what makes a match. within: `hf.interval(...)`; rows that can no longer match are
+        forgotten. suffix: appended to columns of the right side whose names are taken.
+        """
+        self._same_pipeline(other, name)
+        join = Join(on, how, name, condition, within, suffix)
+        return Stream(self._graph, add_join(self._graph, self.node, other.node, join))
+
+    def union(self, *others: Stream) -> Stream:
+        """All rows of these streams, duplicates included; columns go by name."""
+        for other in others:
+            self._same_pipeline(other, "union")
+        return Stream(self._graph, union_of([self.node, *(other.node for other in others)]))
+
+    def except_(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that the other stream has not; `all`: as often as it has them fewer."""
+        self._same_pipeline(other, name)
+        rule = "except all" if all else "except"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
+    def intersect(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that both streams have; `all`: as often as both have them."""
+        self._same_pipeline(other, name)
+        rule = "intersect all" if all else "intersect"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
     def group_by(self, *keys: str) -> Grouped:
         """Group by columns; follow with `.agg(...)`."""
         if not keys:
@@ -166,6 +215,13 @@ class Stream:
         )  # fmt: skip
         self._graph.add(node)
         return Stream(self._graph, node)
+
+    def _same_pipeline(self, other: Stream, owner: str) -> None:
+        if not isinstance(other, Stream) or other._graph is not self._graph:
+            raise InvalidInputError(
+                "the other side must be a stream of the same pipeline", kind="foreign_stream",
+                operator=owner, value=repr(other)[:80],
+            )  # fmt: skip
 
     def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
         node = StepNode(

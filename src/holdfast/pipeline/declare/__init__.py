@@ -1,0 +1,1 @@
+"""What users declare, checked without Spark: one module for each family of operators."""
