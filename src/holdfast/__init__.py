@@ -49,10 +49,13 @@ if TYPE_CHECKING:
         count_distinct,
         max,
         min,
+        session,
         sinks,
+        sliding,
         sources,
         stddev,
         sum,
+        tumbling,
         variance,
     )
 
@@ -94,11 +97,14 @@ __all__ = [
     "read_store",
     "rebuild_catalog",
     "recovery_plan",
+    "session",
     "sinks",
+    "sliding",
     "sources",
     "stddev",
     "sum",
     "topology",
+    "tumbling",
     "variance",
     "verify_store",
 ]
@@ -115,10 +121,13 @@ _PIPELINE = frozenset(
         "count_distinct",
         "max",
         "min",
+        "session",
         "sinks",
+        "sliding",
         "sources",
         "stddev",
         "sum",
+        "tumbling",
         "variance",
     }
 )

@@ -174,7 +174,7 @@ class Engine:
         slices = self._slices({})
         now, settled = self._watermarks.now_us(), self._watermarks.settled_us
         moved = now is not None and (settled is None or now > settled)
-        if not slices and not (moved and self._builder.timed):
+        if not slices and not (moved and self._builder.wakes):
             return None
         return self._typed(lambda: self._builder.plan(slices))
 

@@ -27,11 +27,13 @@ from holdfast.pipeline.graph import (
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
+from holdfast.pipeline.resolving.window import resolve_window
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
     "dedupe": resolve_dedupe,
     "distinct": resolve_distinct,
+    "window": resolve_window,
 }
 """By `OperatorNode.what`."""
 

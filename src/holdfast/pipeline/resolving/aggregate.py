@@ -55,7 +55,7 @@ def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         n for schema in work.traces.values() for n in (*schema.keys.names, *schema.values.names)
     ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts))
+    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts), tuple(texts))
 
 
 def _type_of(df: Any, aggregate: Aggregate) -> Any:

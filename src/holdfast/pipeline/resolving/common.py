@@ -25,12 +25,14 @@ class Resolved:
     """A stateful operator with its types known.
 
     `prepare` makes one DataFrame of its inputs: the hash first, then what `work.process` reads;
-    two inputs become one union with a column that says which side a row is of.
+    two inputs become one union with a column that says which side a row is of. `texts`: the same as
+    SQL expressions, for an operator that builds on this one.
     """
 
     node: OperatorNode
     work: Work
     prepare: Callable[[Sequence[Any]], Any]
+    texts: Sequence[str] = ()
 
 
 def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
