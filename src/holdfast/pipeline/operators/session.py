@@ -305,9 +305,7 @@ def _match(made: Any, names: list[str], rows: Any, number: np.ndarray) -> np.nda
     return owner
 
 
-def _touched(
-    after: _Sessions, came: tuple[np.ndarray, np.ndarray], gap_us: int
-) -> np.ndarray:
+def _touched(after: _Sessions, came: tuple[np.ndarray, np.ndarray], gap_us: int) -> np.ndarray:
     """Sessions that a row of this epoch lies in, or lay in before it was taken back."""
     touched = np.zeros(len(after.start), np.bool_)
     probe, at = came
