@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         count_distinct,
         max,
         min,
-        session,
         sinks,
         sliding,
         sources,
@@ -58,6 +57,7 @@ if TYPE_CHECKING:
         tumbling,
         variance,
     )
+    from holdfast.pipeline.windows import session
 
 __all__ = [
     "CounterPosition",
@@ -121,7 +121,6 @@ _PIPELINE = frozenset(
         "count_distinct",
         "max",
         "min",
-        "session",
         "sinks",
         "sliding",
         "sources",
@@ -136,6 +135,8 @@ _PACKAGES = frozenset({"guard", "journal", "pipeline", "state", "testing"})
 
 def __getattr__(name: str) -> Any:
     """Parts that are too heavy to be loaded by everybody."""
+    if name == "session":  # holdfast.pipeline.session is a module
+        return import_module("holdfast.pipeline.windows").session
     if name in _PIPELINE:
         return getattr(import_module("holdfast.pipeline"), name)
     if name in _PACKAGES:

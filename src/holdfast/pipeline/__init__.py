@@ -16,7 +16,7 @@ from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
 from holdfast.pipeline.stream import Stream
-from holdfast.pipeline.windows import session, sliding, tumbling
+from holdfast.pipeline.windows import sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -30,7 +30,6 @@ __all__ = [
     "max",
     "min",
     "run_command",
-    "session",
     "sinks",
     "sliding",
     "sources",

@@ -197,7 +197,7 @@ class Grouped:
         """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`.
 
         With a window among the keys: `emit="update"` (the default) gives changes at every epoch,
-        `emit="close"` one row for each window, when the watermark has passed its end and `lateness`.
+        `emit="close"` one row for each window, when the watermark has passed its end by `lateness`.
         """
         if not aggregates:
             raise InvalidInputError(

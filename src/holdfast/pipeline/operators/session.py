@@ -342,7 +342,7 @@ def _differences(
         for name in ("start", "end")
     ]
     groups = group_rows(probes, spans)
-    pairs = np.flatnonzero(groups.ends - groups.starts == 2)  # noqa: PLR2004 - one of each side
+    pairs = np.flatnonzero(groups.ends - groups.starts == 2)  # one of each side
     old, new = groups.first()[pairs], groups.last()[pairs] - len(gone)
     a, b = pa.array(old), pa.array(new)
     same = rows_equal(

@@ -161,4 +161,5 @@ def window_hash(hashes: np.ndarray, starts: np.ndarray) -> np.ndarray:
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
-    return ((raw & _TOP) | (mixed & ~_TOP)).view(np.int64)
+    result: np.ndarray = ((raw & _TOP) | (mixed & ~_TOP)).view(np.int64)
+    return result
