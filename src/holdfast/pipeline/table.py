@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import sys
 from collections import deque
 from types import TracebackType
@@ -107,8 +107,11 @@ def _mark(report: EpochReport) -> str:
     """The watermark as a time of day in UTC, with its date."""
     if report.watermark_us is None:
         return ""
-    origin = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    at = origin + datetime.timedelta(microseconds=report.watermark_us)
+    origin = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    try:
+        at = origin + dt.timedelta(microseconds=report.watermark_us)
+    except OverflowError:  # Spark's years go further than Python's
+        return f"{report.watermark_us // 1_000_000} s"
     return at.strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -18,8 +18,8 @@ from holdfast.state.partition import partition_range
 class View:
     """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table.
 
-    What the watermark of the checkpoint has passed is forgotten and does not show, whether or not it
-    still lies on disk.
+    What the watermark of the checkpoint has passed is forgotten and does not show, whether or not
+    it still lies on disk.
     """
 
     def __init__(
