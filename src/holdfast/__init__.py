@@ -49,11 +49,14 @@ if TYPE_CHECKING:
         max,
         min,
         sinks,
+        sliding,
         sources,
         stddev,
         sum,
+        tumbling,
         variance,
     )
+    from holdfast.pipeline.windows import session
     from holdfast.settings import Settings
     from holdfast.storage import open_storage
 
@@ -96,11 +99,14 @@ __all__ = [
     "read_store",
     "rebuild_catalog",
     "recovery_plan",
+    "session",
     "sinks",
+    "sliding",
     "sources",
     "stddev",
     "sum",
     "topology",
+    "tumbling",
     "variance",
     "verify_store",
 ]
@@ -134,6 +140,7 @@ _WHERE = {
     "read_store": "holdfast.checkpoint",
     "rebuild_catalog": "holdfast.checkpoint",
     "recovery_plan": "holdfast.checkpoint",
+    "session": "holdfast.pipeline.windows",
     "topology": "holdfast.format.topology",
     "verify_store": "holdfast.checkpoint",
 }
@@ -151,9 +158,11 @@ _PIPELINE = frozenset(
         "max",
         "min",
         "sinks",
+        "sliding",
         "sources",
         "stddev",
         "sum",
+        "tumbling",
         "variance",
     }
 )

@@ -17,6 +17,7 @@ from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
 from holdfast.pipeline.stream import Stream
+from holdfast.pipeline.windows import sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -32,8 +33,10 @@ __all__ = [
     "min",
     "run_command",
     "sinks",
+    "sliding",
     "sources",
     "stddev",
     "sum",
+    "tumbling",
     "variance",
 ]

@@ -31,6 +31,7 @@ from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
 from holdfast.pipeline.resolving.join import resolve_join
 from holdfast.pipeline.resolving.sets import resolve_rows
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
+from holdfast.pipeline.resolving.window import resolve_window
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
@@ -38,6 +39,7 @@ RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "distinct": resolve_distinct,
     "join": resolve_join,
     "rows": resolve_rows,
+    "window": resolve_window,
 }
 """By `OperatorNode.what`."""
 

@@ -11,12 +11,12 @@ from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
 from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
 from holdfast.pipeline.declare.sets import add_compared, union_of
+from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
     DedupeBound,
     Graph,
-    LateNode,
     Node,
     OperatorNode,
     StepNode,
@@ -24,6 +24,7 @@ from holdfast.pipeline.graph import (
     checked_output,
     require_watermark,
 )
+from holdfast.pipeline.windows import Window
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)
@@ -41,19 +42,6 @@ class Stream:
     def columns(self) -> list[str] | None:
         """Column names, as far as they are known without Spark."""
         return self.node.columns
-
-    @property
-    def late(self) -> Stream:
-        """Rows that came too late for this operator; they can only go into a sink."""
-        node: Node = self.node
-        while isinstance(node, StepNode):
-            node = node.before
-        if not isinstance(node, OperatorNode):
-            raise InvalidInputError(
-                "only a stateful operator has late rows", kind="no_late_rows",
-                remedy="ask the stream that an operator with event time gave",
-            )  # fmt: skip
-        return Stream(self._graph, LateNode(columns=None, changes=True, operator=node))
 
     def where(self, condition: str) -> Stream:
         """Rows for which a SQL condition holds."""
@@ -166,8 +154,13 @@ class Stream:
         rule = "intersect all" if all else "intersect"
         return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
 
-    def group_by(self, *keys: str) -> Grouped:
-        """Group by columns; follow with `.agg(...)`."""
+    @property
+    def late(self) -> Stream:
+        """Rows that came too late for this operator; they can only go into a sink."""
+        return Stream(self._graph, late_node(self.node))
+
+    def group_by(self, *keys: str | Window) -> Grouped:
+        """Group by columns, and by a window of event time; follow with `.agg(...)`."""
         if not keys:
             raise InvalidInputError(
                 "group_by needs a column", kind="no_keys", operator="group_by",
@@ -233,15 +226,21 @@ class Stream:
 class Grouped:
     """A stream that waits for its aggregates."""
 
-    def __init__(self, graph: Graph, before: Node, keys: tuple[str, ...]) -> None:
+    def __init__(self, graph: Graph, before: Node, keys: tuple[str | Window, ...]) -> None:
         """Use `Stream.group_by`."""
         self._graph = graph
         self._before = before
         self._keys = keys
 
-    def agg(self, *, name: str, **aggregates: Aggregate) -> Stream:
-        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`."""
-        checked_names(list(self._keys), self._before, name)
+    def agg(
+        self, *, name: str, emit: str | None = None, lateness: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:  # fmt: skip
+        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`.
+
+        With a window among the keys: `emit="update"` (the default) gives changes at every epoch,
+        `emit="close"` one row for each window, when the watermark has passed its end by `lateness`.
+        """
         if not aggregates:
             raise InvalidInputError(
                 "agg needs an aggregate", kind="no_aggregates", operator=name,
@@ -255,10 +254,19 @@ class Grouped:
                 )  # fmt: skip
             if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
                 checked_names([aggregate.expression], self._before, name)
-        columns = checked_output([*self._keys, *aggregates], name)
+        keys = tuple(key for key in self._keys if isinstance(key, str))
+        if len(keys) < len(self._keys):
+            node = window_node(
+                self._before, self._keys, aggregates, name=name, emit=emit, lateness=lateness
+            )
+            self._graph.add(node)
+            return Stream(self._graph, node)
+        refuse_window_options(name, emit, lateness)
+        checked_names(list(keys), self._before, name)
+        columns = checked_output([*keys, *aggregates], name)
         node = OperatorNode(
             columns=columns, changes=True, name=name, befores=(self._before,), what="aggregate",
-            keys=self._keys, params={k: str(v) for k, v in aggregates.items()},
+            keys=keys, params={k: str(v) for k, v in aggregates.items()},
             detail=dict(aggregates),
         )  # fmt: skip
         self._graph.add(node)

@@ -18,7 +18,11 @@ from holdfast.state.partition import partition_range
 
 
 class View:
-    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table."""
+    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table.
+
+    What the watermark of the checkpoint has passed is forgotten and does not show, whether or not
+    it still lies on disk.
+    """
 
     def __init__(
         self, resolved: Resolved, place: Place, reader: StoreReader, at: str, partitions: int
@@ -38,6 +42,9 @@ class View:
             )  # fmt: skip
         self._schema = resolved.work.traces[name]
         self._runs = runs_of(manifest, name)
+        mark = manifest.watermark_us
+        bounds = {} if mark is None else resolved.work.bounds_us(mark)
+        self._bound = bounds.get(name)
         shown = [n for n in resolved.work.output.names if n in self._all]
         if not shown:
             raise NotFoundError("the operator keeps nothing to show", operator=name)
@@ -49,8 +56,9 @@ class View:
 
     def _trace(self) -> TraceReader:
         return TraceReader(
-            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema
-        )
+            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema,
+            time_bound_us=self._bound,
+        )  # fmt: skip
 
     def arrow(self) -> Any:
         """All rows as one Arrow table."""
@@ -60,12 +68,13 @@ class View:
     def dataframe(self, spark: Any) -> Any:
         """All rows as a Spark DataFrame, read by the executors."""
         n, columns, trace_args = self._partitions, self.columns, (
-            self._runs, self._place, self._pipeline, self._schema,
+            self._runs, self._place, self._pipeline, self._schema, self._bound,
         )  # fmt: skip
 
         def read(batches: Any) -> Any:
-            runs, place, pipeline, schema = trace_args
-            trace = TraceReader(runs=runs, source=source_of(place, pipeline), schema=schema)
+            runs, place, pipeline, schema, bound = trace_args
+            source = source_of(place, pipeline)
+            trace = TraceReader(runs=runs, source=source, schema=schema, time_bound_us=bound)
             for batch in batches:
                 for partition in batch.column(0).to_pylist():
                     for rows in trace.batches(partition_range(partition, n)):
