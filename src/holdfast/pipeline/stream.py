@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.top import latest_node, top_k_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
@@ -164,6 +165,28 @@ class Stream:
             what="dedupe", keys=keys, params={k: str(v) for k, v in bound.items()},
             detail=DedupeBound(time, duration_us(within)) if time and within else None,
         )  # fmt: skip
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
+    def top_k(
+        self, k: int, *, order_by: str | Sequence[str], name: str, per: str | Sequence[str] = (),
+        rank: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """The first `k` rows of each key by an ordering such as `["amount desc", "at"]`.
+
+        Without `per`, of the whole stream. `rank` names a column for 1 to k. What the ordering
+        leaves open is decided by all other columns, ascending: the same rows as `row_number()`
+        over (the ordering, then all other columns) gives in Spark.
+        """
+        return self._with(
+            top_k_node(self.node, k, per=per, order_by=order_by, name=name, rank=rank)
+        )
+
+    def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Stream:
+        """The last row of each key by an ordering; ties as in `top_k`."""
+        return self._with(latest_node(self.node, keys, order_by=order_by, name=name))
+
+    def _with(self, node: OperatorNode) -> Stream:
         self._graph.add(node)
         return Stream(self._graph, node)
 

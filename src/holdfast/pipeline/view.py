@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
 from holdfast.pipeline.operators.aggregate import ROWS
+from holdfast.pipeline.operators.work import WEIGHT
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.stage import Place, source_of
 from holdfast.state import TraceReader, runs_of
@@ -69,7 +71,11 @@ class View:
 
 
 def _present(rows: Any) -> Any:
-    """Only what shows: groups and rows whose count is more than zero."""
+    """Only what shows: groups and rows whose count is more than zero, bags as often as it says."""
+    if WEIGHT in rows.schema.names:
+        index = rows.schema.get_field_index(WEIGHT)
+        counts = np.maximum(rows.column(index).to_numpy(zero_copy_only=False), 0)
+        return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
     for name in (ROWS, "_count"):
         if name in rows.schema.names:
             import pyarrow.compute as pc
