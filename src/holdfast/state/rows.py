@@ -175,3 +175,23 @@ def _pair_order(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
     if (int(major.max()) + 1) * count >> 63:
         return np.lexsort((minor, major))
     return number_order(major * count + minor)
+
+
+def combine_latest(rows: Any, groups: Groups) -> Any:
+    """The newest row of each key, in hash order."""
+    return take(rows, groups.last())
+
+
+def combine_bag(rows: Any, groups: Groups) -> Any:
+    """Each row once with the sum of its weights, in hash order, without zeros."""
+    sums = groups.sums(rows.column(1).to_numpy())
+    kept = np.flatnonzero(sums)
+    combined = take(rows, groups.first()[kept])
+    return with_weights(combined, sums[kept])
+
+
+def with_weights(rows: Any, weights: np.ndarray) -> Any:
+    """The same stored rows with other weights."""
+    columns = rows.columns
+    columns[1] = pa.array(weights, pa.int64())
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.state.info import HASH_MAX
-from holdfast.state.rows import group_rows, join_batches, take
+from holdfast.state.rows import (
+    combine_bag,
+    combine_latest,
+    group_rows,
+    join_batches,
+    take,
+    with_weights,
+)
 from holdfast.state.schema import TraceKind
-from holdfast.state.trace import combine_bag, combine_latest, with_weights
 from holdfast.state.view import windows
 
 if TYPE_CHECKING:
