@@ -220,8 +220,8 @@ class Grouped:
                     "not an aggregate", kind="not_an_aggregate", operator=name, column=column,
                     value=repr(aggregate)[:80], remedy='use hf.sum("amount"), hf.count() and so on',
                 )  # fmt: skip
-            if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
-                checked_names([aggregate.expression], self._before, name)
+            plain = [text for text in aggregate.expressions if _PLAIN.fullmatch(text)]
+            checked_names(plain, self._before, name)
         columns = checked_output([*self._keys, *aggregates], name)
         node = OperatorNode(
             columns=columns, changes=True, name=name, befores=(self._before,), what="aggregate",

@@ -72,6 +72,8 @@ class Down:
     def __eq__(self, other) -> bool:
         return self.value == other.value
 
+    __hash__ = None
+
 
 SORTS = {
     "x desc": lambda r: (Down(number(r[0])), text(r[2])),

@@ -96,8 +96,9 @@ def _float_codes(column: Any) -> np.ndarray:
     values = _filled(normalise(column).cast(pa.float64()), 0)
     bits = np.ascontiguousarray(values).view(np.int64)
     lowest = np.int64(np.iinfo(np.int64).min)
-    codes = np.where(bits < 0, lowest - bits - 1, bits)
-    return np.where(np.isnan(values), np.iinfo(np.int64).max, codes)
+    codes: np.ndarray = np.where(bits < 0, lowest - bits - 1, bits)
+    codes[np.isnan(values)] = np.iinfo(np.int64).max
+    return codes
 
 
 def _ranks(column: Any) -> np.ndarray:
@@ -110,7 +111,8 @@ def _ranks(column: Any) -> np.ndarray:
         raise unordered(column.type) from error
     rank = np.empty(max(1, len(words)), np.int64)
     rank[order] = np.arange(len(words))
-    return rank[_filled(coded.indices, 0)]
+    ranks: np.ndarray = rank[_filled(coded.indices, 0)]
+    return ranks
 
 
 def unordered(kind: Any) -> InvalidInputError:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.pipeline.declare.terms import Term
+from holdfast.pipeline.operators.bags import Rows
 from holdfast.pipeline.operators.ordering import total_order
 from holdfast.pipeline.operators.work import (
     HASH,
@@ -34,35 +35,6 @@ from holdfast.pipeline.operators.work import (
 from holdfast.state import TraceSchema
 from holdfast.state.keys import normalise
 from holdfast.state.rows import group_rows
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of several keys: number of the key, columns as in `row`, how many of each."""
-
-    numbers: np.ndarray
-    columns: list[Any]
-    weights: np.ndarray
-
-    def take(self, index: np.ndarray) -> _Rows:
-        picks = pa.array(index)
-        return _Rows(self.numbers[index], [c.take(picks) for c in self.columns],
-                     self.weights[index])  # fmt: skip
-
-    def plus(self, other: _Rows) -> _Rows:
-        columns = [
-            pa.concat_arrays([a, b]) for a, b in zip(self.columns, other.columns, strict=True)
-        ]
-        return _Rows(np.concatenate([self.numbers, other.numbers]), columns,
-                     np.concatenate([self.weights, other.weights]))  # fmt: skip
-
-    def summed(self) -> _Rows:
-        """Each different row of a key once, without those whose weights come to zero."""
-        groups = group_rows(self.numbers, self.columns)
-        sums = groups.sums(self.weights)
-        kept = np.flatnonzero(sums)
-        found = self.take(groups.first()[kept] if len(kept) else np.zeros(0, np.int64))
-        return _Rows(found.numbers, found.columns, sums[kept])
 
 
 @dataclass(frozen=True)
@@ -116,7 +88,7 @@ class TopWork(WorkBase):
             names=[HASH, *self.keys.names],
         )
         names = self._values.names
-        came = _Rows(
+        came = Rows(
             group_numbers(groups, rows.num_rows),
             [normalise(rows.column(n)) for n in names],
             weights_of(rows),
@@ -124,7 +96,7 @@ class TopWork(WorkBase):
         if self.changes:
             came = came.summed()
         answer = traces[self.name].lookup(probe)
-        shown = _Rows(answer.probes, [answer.rows.column(n) for n in names], answer.weights)
+        shown = Rows(answer.probes, [answer.rows.column(n) for n in names], answer.weights)
         whole = shown.plus(came).summed()
         if self.changes:
             whole = self._with_hidden(whole, shown, came, probe, traces)
@@ -132,12 +104,12 @@ class TopWork(WorkBase):
         before = shown
         if self.rank is not None:
             ranks = answer.rows.column(self.rank)
-            before = _Rows(shown.numbers, [*shown.columns, ranks], shown.weights)
-        return self._finish(rows, probe, before, after, came)
+            before = Rows(shown.numbers, [*shown.columns, ranks], shown.weights)
+        return self._finish(probe, before, after, came)
 
     def _with_hidden(
-        self, whole: _Rows, shown: _Rows, came: _Rows, probe: Any, traces: Mapping[str, Any]
-    ) -> _Rows:
+        self, whole: Rows, shown: Rows, came: Rows, probe: Any, traces: Mapping[str, Any]
+    ) -> Rows:
         """Where a full key lost a row that showed, take all of its rows instead."""
         count = probe.num_rows
         full = np.bincount(shown.numbers, shown.weights, count).astype(np.int64) >= self.k
@@ -153,7 +125,7 @@ class TopWork(WorkBase):
         if not len(wanted):
             return whole
         answer = traces[f"{self.name}.rows"].lookup(probe.take(pa.array(wanted)))
-        stored = _Rows(
+        stored = Rows(
             wanted[answer.probes],
             [answer.rows.column(n) for n in self._values.names],
             answer.weights,
@@ -164,7 +136,7 @@ class TopWork(WorkBase):
         others = whole.take(np.flatnonzero(~mine[whole.numbers]))
         return others.plus(stored.plus(fresh).summed())
 
-    def _best(self, whole: _Rows) -> _Rows:
+    def _best(self, whole: Rows) -> Rows:
         """The k first rows of each key, with their ranks if asked for."""
         there = whole.take(np.flatnonzero(whole.weights > 0))
         names = self._values.names
@@ -186,15 +158,15 @@ class TopWork(WorkBase):
         best = ranked.take(kept)
         copies = np.minimum(best.weights, self.k - place[kept])
         if self.rank is None:
-            return _Rows(best.numbers, best.columns, copies)
+            return Rows(best.numbers, best.columns, copies)
         index = np.repeat(np.arange(len(kept)), copies)
         nth = np.arange(len(index)) - np.repeat(np.cumsum(copies) - copies, copies)
         ranks = pa.array((place[kept][index] + nth + 1).astype(np.int32))
         each = best.take(index)
-        return _Rows(each.numbers, [*each.columns, ranks], np.ones(len(index), np.int64))
+        return Rows(each.numbers, [*each.columns, ranks], np.ones(len(index), np.int64))
 
-    def _finish(self, rows: Any, probe: Any, before: _Rows, after: _Rows, came: _Rows) -> Result:
-        minus = _Rows(before.numbers, before.columns, -before.weights)
+    def _finish(self, probe: Any, before: Rows, after: Rows, came: Rows) -> Result:
+        minus = Rows(before.numbers, before.columns, -before.weights)
         delta = minus.plus(after).summed()
         delta = delta.take(np.argsort(delta.weights, kind="stable"))
         names = [*self._values.names, *([self.rank] if self.rank else [])]
