@@ -21,6 +21,8 @@ from holdfast.checkpoint import Store
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId, RandomIds
+from holdfast.pipeline.crowding import Crowding
+from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
 from holdfast.pipeline.graph import Graph
@@ -88,6 +90,7 @@ class Engine:
         )  # fmt: skip
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
+        self._crowding = Crowding()
         self._schedule = store.schedule()
         self._merger = Merger(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
@@ -137,6 +140,44 @@ class Engine:
             if source is not None and source.watermark_us is not None:
                 marks[name] = source.watermark_us
         self._watermarks.restore(manifest.watermark_us, marks)
+
+    def fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
+        """Give new operators and sinks the rows of the past, as one checkpoint of its own.
+
+        views: rows of kept operators as DataFrames. Positions stay where they are.
+        """
+        if not changes.fills:
+            return
+        given = {id(n): views[n.name] for n in self._graph.operators if n.name in views}
+        history = {name: self._readers[name].history() for name in changes.from_sources}
+        count = max((len(slices) for slices in history.values()), default=0)
+        for number in range(max(1, count)):
+            slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
+            self._fill_epoch(changes.new, slices, given if number == 0 else self._empty(given))
+        mark = self._watermarks.settled_us
+        timed = any(
+            found.work.timed for name, found in self._resolved.items() if name in changes.new
+        )
+        if timed and mark is not None:  # what the past has closed is closed now
+            self._fill_epoch(changes.new, {}, self._empty(given), watermark_us=mark)
+        self.finish()
+
+    def _empty(self, given: Mapping[int, Any]) -> dict[int, Any]:
+        return {node: frame.where("false") for node, frame in given.items()}
+
+    def _fill_epoch(
+        self, new: frozenset[str], slices: Mapping[str, Slice], given: Mapping[int, Any],
+        watermark_us: int | None = None,
+    ) -> None:  # fmt: skip
+        if self._waiting is None:
+            self._waiting = Waiting(self._store.reserve())
+        plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
+        jobs = self._jobs(self._waiting, watermark_us, settled_us=None)
+        controls = self._typed(lambda: self._builder.run(plan, jobs))
+        reach("fill.after_execute")
+        self._count(controls, self._waiting)
+        self._waiting.epochs += 1
+        self._progress.epoch += 1
 
     # Epochs
 
@@ -197,7 +238,7 @@ class Engine:
             self._waiting = Waiting(self._store.reserve())
         waiting = self._waiting
         watermark_us = self._watermarks.now_us()
-        jobs = self._jobs(waiting, watermark_us)
+        jobs = self._jobs(waiting, watermark_us, self._watermarks.settled_us)
         ahead: Future[Plan | None] | None = None
         if look_ahead:
             ahead = self._ahead_thread.submit(self._look_ahead, plan.slices)
@@ -221,7 +262,9 @@ class Engine:
         except Exception as error:
             raise spark_failure(error, self._progress.epoch) from error
 
-    def _jobs(self, waiting: Waiting, watermark_us: int | None) -> dict[str, StageJob]:
+    def _jobs(
+        self, waiting: Waiting, watermark_us: int | None, settled_us: int | None
+    ) -> dict[str, StageJob]:
         """What every stage must know about this epoch."""
         staging = {
             name: writer.staging(waiting.checkpoint)[1] for name, writer in self._writers.items()
@@ -238,7 +281,7 @@ class Engine:
                 runs={trace: self._progress.runs.get(trace, []) for trace in traces},
                 staging=staging,
                 watermark_us=watermark_us,
-                settled_us=self._watermarks.settled_us,
+                settled_us=settled_us,
             )
         return jobs
 
@@ -257,20 +300,7 @@ class Engine:
         self, controls: list[Control], plan: Plan, waiting: Waiting, clock: _Stopwatch
     ) -> EpochReport:
         progress = self._progress
-        totals: dict[str, int] = {}
-        bytes_new = 0
-        self._check_partitions(controls)
-        for control in controls:
-            for run in control.runs:
-                progress.runs.setdefault(run.operator, []).append(run)
-                bytes_new += run.size
-            for staged in control.staged:
-                waiting.staged.setdefault(staged.sink, []).append(staged)
-            counts = control.counters
-            for key, value in counts.items():
-                totals[key] = totals.get(key, 0) + value
-            if control.name in self._resolved:
-                self._count_keys(control)
+        totals, bytes_new = self._count(controls, waiting)
         for name, piece in plan.slices.items():
             self._readers[name].advance(piece)
             observed = plan.observed.get(name)
@@ -285,6 +315,30 @@ class Engine:
             late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
             backlog={name: reader.backlog() for name, reader in self._readers.items()},
         )  # fmt: skip
+
+    def _count(self, controls: list[Control], waiting: Waiting) -> tuple[dict[str, int], int]:
+        """Take over what the tasks wrote; returns sums of their counters, and bytes of state."""
+        progress = self._progress
+        totals: dict[str, int] = {}
+        by_operator: dict[str, dict[str, int]] = {}
+        bytes_new = 0
+        self._check_partitions(controls)
+        for control in controls:
+            for run in control.runs:
+                progress.runs.setdefault(run.operator, []).append(run)
+                bytes_new += run.size
+            for staged in control.staged:
+                waiting.staged.setdefault(staged.sink, []).append(staged)
+            counts = control.counters
+            for key, value in counts.items():
+                totals[key] = totals.get(key, 0) + value
+                mine = by_operator.setdefault(control.name, {})
+                mine[key] = mine.get(key, 0) + value
+            if control.name in self._resolved:
+                self._count_keys(control)
+        self._crowding.note(by_operator)
+        self._builder.condensing = self._crowding.operators()
+        return totals, bytes_new
 
     def _count_keys(self, control: Control) -> None:
         counts, progress = control.counters, self._progress

@@ -54,6 +54,8 @@ class Plan:
     """The one action of an epoch, and what to let go of afterwards."""
 
     slices: dict[str, Slice]
+    only: frozenset[str] | None = None
+    given: Mapping[int, Any] = field(default_factory=dict)
     action: Any = None
     stages: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
@@ -79,6 +81,8 @@ class FrameBuilder:
             s.name for s in graph.sinks if isinstance(s.before, OperatorNode | LateNode)
         }
         self._feeding = _feeding(graph, self._direct)
+        self.condensing: set[str] = set()
+        """Operators whose rows are added up in the JVM first; see `Crowding`."""
         self.classic = hasattr(spark, "_jsparkSession")
         """Whether jobs can travel in local properties; Spark Connect has none."""
 
@@ -87,9 +91,15 @@ class FrameBuilder:
         """Whether the watermark alone can make an operator work."""
         return any(found.work.timed for found in self._resolved.values())
 
-    def plan(self, slices: Mapping[str, Slice]) -> Plan:
-        """The action for some slices, analysed and planned as far as Spark lets us."""
-        plan = Plan(dict(slices))
+    def plan(
+        self, slices: Mapping[str, Slice], *, only: frozenset[str] | None = None,
+        given: Mapping[int, Any] | None = None,
+    ) -> Plan:  # fmt: skip
+        """The action for some slices, analysed and planned as far as Spark lets us.
+
+        only: operators and sinks that run, where not all do. given: rows of steps that do not run.
+        """
+        plan = Plan(dict(slices), only, given or {})
         if self.classic:
             self._build(plan, {})
             if plan.action is not None:
@@ -123,13 +133,13 @@ class FrameBuilder:
             context.setLocalProperty(property_name(name), msgspec.json.encode(jobs[name]).decode())
 
     def _build(self, plan: Plan, jobs: Mapping[str, StageJob]) -> None:
-        frames: dict[int, Any] = {}
+        frames: dict[int, Any] = dict(plan.given)
         controls: list[Any] = []
         for operator in self._graph.operators:
-            if self._runs(operator, plan.slices):
+            if self._runs(operator, plan):
                 self._operator(operator, plan, frames, controls, jobs)
         for sink in self._graph.sinks:
-            if sink.name in self._direct or not self._runs(sink, plan.slices):
+            if self._staged_before(sink, plan) or not self._runs(sink, plan):
                 continue
             frame = self._frame(sink.before, plan, frames)
             target = Target(sink.name, self._sink_places[sink.name])
@@ -139,9 +149,18 @@ class FrameBuilder:
         for control in controls:
             plan.action = control if plan.action is None else plan.action.union(control)
 
-    def _runs(self, node: Node, slices: Mapping[str, Slice]) -> bool:
+    def _staged_before(self, sink: SinkNode, plan: Plan) -> bool:
+        """Whether the operator before a sink stages its rows, or nobody can."""
+        if sink.name not in self._direct:
+            return False
+        before = sink.before
+        return plan.only is None or not isinstance(before, OperatorNode) or before.name in plan.only
+
+    def _runs(self, node: OperatorNode | SinkNode, plan: Plan) -> bool:
+        if plan.only is not None:
+            return node.name in plan.only
         return any(
-            (isinstance(before, SourceNode) and before.name in slices)
+            (isinstance(before, SourceNode) and before.name in plan.slices)
             or (isinstance(before, OperatorNode) and self._resolved[before.name].work.timed)
             for before in upstream(node)
         )
@@ -153,6 +172,8 @@ class FrameBuilder:
         resolved = self._resolved[node.name]
         frame = resolved.prepare([self._frame(before, plan, frames) for before in node.inputs])
         n = self._partitions
+        if node.name in self.condensing and resolved.condense is not None:
+            frame = resolved.condense(frame)
         if resolved.work.timed:
             frame = with_beacons(self._spark, frame, n)
         place = F.expr(f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)")
@@ -161,8 +182,11 @@ class FrameBuilder:
         targets = tuple(
             Target(sink.name, self._sink_places[sink.name], isinstance(sink.before, LateNode))
             for sink in self._graph.sinks
-            if sink.before is node
-            or (isinstance(sink.before, LateNode) and sink.before.operator is node)
+            if (plan.only is None or sink.name in plan.only)
+            and (
+                sink.before is node
+                or (isinstance(sink.before, LateNode) and sink.before.operator is node)
+            )
         )
         spec = self._spec(node.name, resolved, targets, jobs, emit=emit)
         plan.stages.append(node.name)

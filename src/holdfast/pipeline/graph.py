@@ -180,8 +180,8 @@ class Graph:
             remedy=remedy,
         )
 
-    def topology(self, sub_traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
-        """What the fingerprint is taken from."""
+    def topology(self, traces: Mapping[str, Mapping[str, str]] | None = None) -> Topology:
+        """What the fingerprint is taken from. traces: by operator and trace, the stored columns."""
         parts = [
             Part(
                 name=node.name, kind="source", what=node.connector.what,
@@ -191,16 +191,19 @@ class Graph:
         ]  # fmt: skip
         for node in self.operators:
             params = {**node.params, **_steps(node)}
+            columns = (traces or {}).get(node.name, {})
             parts.append(
                 Part(
                     name=node.name, kind="operator", what=node.what, stateful=True,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
+                    schema=columns.get(node.name, ""),
                 )
             )  # fmt: skip
             parts.extend(
                 Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
-                     inputs=[node.name])
-                for name in (sub_traces or {}).get(node.name, ())
+                     inputs=[node.name], schema=text)
+                for name, text in columns.items()
+                if name != node.name
             )  # fmt: skip
         parts.extend(
             Part(

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
-from holdfast.errors import InvalidInputError, NotFoundError
+from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
-from holdfast.pipeline.graph import Graph, SinkNode, SourceNode, checked_names
+from holdfast.pipeline.evolve import ChangePlan, plan_changes
+from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
 from holdfast.pipeline.resolving.common import Resolved
@@ -152,14 +154,17 @@ class Pipeline:
         poll_ms: int = 500,
         resume: str | None = None,
         accept_duplicates: bool = False,
+        allow_changes: bool = False,
         takeover: bool = False,
         on_epoch: Callable[[EpochReport], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> RunSummary:
         """Run until the sources are drained, or `forever`, or for some epochs.
 
-        resume: go back to this checkpoint first. on_epoch: called after each epoch. stop: asked
-        between epochs; True ends the run cleanly.
+        resume: go back to this checkpoint first. allow_changes: the pipeline may differ from the
+        one that wrote the store: parts may be gone, and new ones are filled from history or state;
+        what cannot be done is refused before anything runs. on_epoch: called after each epoch.
+        stop: asked between epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
         self._graph.check()
@@ -170,8 +175,9 @@ class Pipeline:
         try:
             resolved = self.resolve()
             readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
+            topology = self._graph.topology(operator_parts(resolved))
             store = open_store(
-                self._place.url, self.name, topology=self._graph.topology(_parts(resolved)),
+                self._place.url, self.name, topology=topology, allow_changes=allow_changes,
                 settings=self.settings, resume=resume, accept_duplicates=accept_duplicates,
                 takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
             )  # fmt: skip
@@ -184,7 +190,9 @@ class Pipeline:
                 partitions=self._count(spark), readers=readers, writers=writers,
                 durable_tasks=not is_local(spark), on_epoch=on_epoch,
             )  # fmt: skip
+            changes = self._changes(store, topology)
             engine.start()
+            self._fill(engine, store, changes)
             self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
             engine.finish()
             engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
@@ -195,6 +203,34 @@ class Pipeline:
             if store is not None:
                 store.close()
             runtime.restore()
+
+    def _changes(self, store: Store, topology: Topology) -> ChangePlan:
+        """What a changed pipeline does with the checkpoint that it goes on from."""
+        manifest = store.current
+        if manifest is None or manifest.topology == topology:
+            return ChangePlan()
+        changes = plan_changes(manifest.topology, topology, self._graph, self.resolve())
+        known = {node.name for node in self._graph.sinks}
+        left = sorted({token.sink for token in store.pending() if token.sink not in known})
+        if left:
+            raise RefusedError(
+                "a removed sink has not published everything", kind="removed_sink_pending",
+                sinks=",".join(left), remedy="run the old pipeline once more, then remove the sink",
+            )  # fmt: skip
+        return changes
+
+    def _fill(self, engine: Engine, store: Store, changes: ChangePlan) -> None:
+        for line in changes.lines():
+            log.warning("changed pipeline: %s", line)
+            engine.summary.notes.append(line)
+        spark, manifest = self.session(), store.current
+        views = {}
+        for name in changes.from_state:
+            found = self.resolve()[name]
+            at = manifest.checkpoint if manifest else "latest"
+            rows = View(found, self._place, store.reader, at, self._count(spark)).dataframe(spark)
+            views[name] = rows.withColumn(WEIGHT, _one()) if found.node.changes else rows
+        engine.fill(changes, views)
 
     def _loop(
         self, engine: Engine, *, forever: bool, epochs: int | None, poll_ms: int,
@@ -244,9 +280,15 @@ def _check_partitions(partitions: int) -> int:
     return partitions
 
 
-def _parts(resolved: Mapping[str, Resolved]) -> dict[str, list[str]]:
-    """Traces of operators beside their views."""
+def operator_parts(resolved: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:
+    """By operator: its traces, each with its columns and types."""
     return {
-        name: [trace for trace in found.work.traces if trace != name]
+        name: {trace: schema.text() for trace, schema in found.work.traces.items()}
         for name, found in resolved.items()
     }
+
+
+def _one() -> Any:
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    return F.lit(1).cast("long")

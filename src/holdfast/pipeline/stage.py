@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,7 +22,14 @@ import pyarrow.parquet as pq
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
-from holdfast.pipeline.operators.work import HASH, WEIGHT, EpochContext, Result, Work
+from holdfast.pipeline.operators.work import (
+    HASH,
+    WEIGHT,
+    EpochContext,
+    Result,
+    Work,
+    weights_of,
+)
 from holdfast.state import (
     BagPartition,
     LatestPartition,
@@ -195,6 +203,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
         if spec.work.timed:  # beacons only say which partition this is
             rows = rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
         counters["rows"] = rows.num_rows
+        counters["rows_in"] = int(np.abs(weights_of(rows)).sum())
         result, runs = _work(spec, spec.work, job, partition, rows)
         changes, late = result.changes, result.late
         counters |= result.counters

@@ -89,6 +89,13 @@ class TraceSchema:
                 type=kind,
             )
 
+    def text(self) -> str:
+        """The columns as one line, for a fingerprint: what a stored row means."""
+        keys = ", ".join(f"{field.name} {field.type}" for field in self.keys)
+        values = ", ".join(f"{field.name} {field.type}" for field in self.values)
+        time = f"; time {self.time_column}" if self.time_column else ""
+        return f"{self.kind.value} ({keys}) -> ({values}){time}"
+
     def row_type(self, column: str | None) -> Any:
         """The Arrow type of a key or value column."""
         return self.stored.field(column).type

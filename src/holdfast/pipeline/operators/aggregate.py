@@ -54,6 +54,11 @@ class AggregateWork(WorkBase):
     changes: bool
 
     @property
+    def complete(self) -> bool:
+        """The view is the output."""
+        return True
+
+    @property
     def results(self) -> Any:
         """The columns that the user sees."""
         return pa.schema([*self.keys, *(pa.field(f.name, f.type) for f in self.folds)])

@@ -33,6 +33,11 @@ class DistinctWork(WorkBase):
     changes: bool
 
     @property
+    def complete(self) -> bool:
+        """The view is the output."""
+        return True
+
+    @property
     def output(self) -> Any:
         """The row, and a weight where rows can be taken back."""
         return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row

@@ -62,6 +62,11 @@ class Work(Protocol):
         """Arrow schema of rows that came too late, or None."""
         ...
 
+    @property
+    def complete(self) -> bool:
+        """Whether the first trace holds every row of the output as it is now."""
+        ...
+
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """By trace: rows with an event time before this are forgotten at this watermark."""
         ...
@@ -93,6 +98,11 @@ class WorkBase:
     def late(self) -> Any:
         """No row is too late."""
         return None
+
+    @property
+    def complete(self) -> bool:
+        """The output cannot be got back from the state."""
+        return False
 
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Everything is kept."""

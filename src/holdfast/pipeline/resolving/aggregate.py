@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_type
 
 from holdfast.errors import InvalidInputError
@@ -60,7 +61,30 @@ def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         n for schema in work.traces.values() for n in (*schema.keys.names, *schema.values.names)
     ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts))
+    condense = _condense(node, folds, changes=changes)
+    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts), condense)
+
+
+def _condense(
+    node: OperatorNode, folds: Sequence[Fold], *, changes: bool
+) -> Callable[[Any], Any] | None:
+    """Rows of one key as one row, in the JVM; None where a fold must see every row."""
+    sums: list[str] = []
+    for fold in folds:
+        if isinstance(fold, CountFold | SumFold):
+            sums += [f"sum(`{name}`) AS `{name}`" for name in fold.inputs]
+        elif isinstance(fold, ExtremeFold) and not changes:
+            how = "max" if fold.largest else "min"
+            sums += [f"{how}(`{name}`) AS `{name}`" for name in fold.inputs]
+        else:
+            return None
+    weight = f"sum({WEIGHT})" if changes else "count(1)"
+
+    def condense(frame: Any) -> Any:
+        grouped = frame.groupBy(HASH, *(f"`{name}`" for name in node.keys))
+        return grouped.agg(*(F.expr(text) for text in [*sums, f"{weight} AS {WEIGHT}"]))
+
+    return condense
 
 
 def _type_of(df: Any, aggregate: Aggregate) -> Any:

@@ -25,12 +25,14 @@ class Resolved:
     """A stateful operator with its types known.
 
     `prepare` makes one DataFrame of its inputs: the hash first, then what `work.process` reads;
-    two inputs become one union with a column that says which side a row is of.
+    two inputs become one union with a column that says which side a row is of. `condense` adds
+    up the rows of one key in the JVM, where that is possible: it pays when keys are few.
     """
 
     node: OperatorNode
     work: Work
     prepare: Callable[[Sequence[Any]], Any]
+    condense: Callable[[Any], Any] | None = None
 
 
 def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:

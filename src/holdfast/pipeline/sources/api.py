@@ -96,8 +96,8 @@ class SourceReader(Protocol):
         """The saved position is durable; nobody needs what lies before `floor`."""
         ...
 
-    def history(self) -> Slice | None:
-        """Everything up to the position, to fill a new operator; None when there is nothing."""
+    def history(self) -> list[Slice]:
+        """Everything up to the position, to fill new operators; refused when some of it is lost."""
         ...
 
     def backlog(self) -> Backlog:

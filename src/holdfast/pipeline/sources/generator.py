@@ -13,6 +13,7 @@ from holdfast.format.position import CounterPosition, Position
 from holdfast.pipeline.columns import check_columns
 from holdfast.pipeline.sources.api import Backlog, Slice
 
+_HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")
 
 
@@ -127,9 +128,14 @@ class GeneratorReader:
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """Nothing to acknowledge."""
 
-    def history(self) -> Slice | None:
+    def history(self) -> list[Slice]:
         """Everything so far can be made again."""
-        return Slice(self._name, self._next, 0, (0, self._next)) if self._next else None
+        step = max(self._source.rows_per_epoch, _HISTORY_ROWS)
+        found = []
+        for start in range(0, self._next, step):
+            stop = min(start + step, self._next)
+            found.append(Slice(self._name, stop - start, 0, (start, stop)))
+        return found
 
     def backlog(self) -> Backlog:
         """Rows."""

@@ -193,7 +193,7 @@ class JournalSourceReader:
             ),
         )  # fmt: skip
 
-    def history(self) -> Slice | None:
+    def history(self) -> list[Slice]:
         """Everything that is still in the journal up to the position."""
         from holdfast.journal import plan_slices
 
@@ -205,9 +205,9 @@ class JournalSourceReader:
                 kind="history_lost", source=self._name, first=start.sequence,
             )  # fmt: skip
         if self._at.sequence <= start.sequence:
-            return None
+            return []
         pieces = plan_slices(self._source.path, view, start, self._at)
-        return Slice(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))
+        return [Slice(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))]
 
     def backlog(self) -> Backlog:
         """Events."""
