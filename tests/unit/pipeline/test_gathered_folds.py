@@ -82,7 +82,7 @@ def percentile(values: list, p: float):
     position = (len(values) - 1) * p
     low, high = math.floor(position), math.ceil(position)
     a, b = (math.nan if values[n] == "nan" else values[n] for n in (low, high))
-    return a if low == high or a == b else (high - position) * a + (position - low) * b
+    return a if low == high or a == b else a + (position - low) * (b - a)
 
 
 def expected(live: Counter) -> dict:

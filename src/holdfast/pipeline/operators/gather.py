@@ -100,7 +100,7 @@ class PercentileFold(GatherFold):
             low, high = np.floor(place), np.ceil(place)
             at = [self._value(values, ends, base, n.astype(np.int64), empty) for n in (low, high)]
             with np.errstate(invalid="ignore"):
-                mixed = (high - place) * at[0] + (place - low) * at[1]
+                mixed = at[0] + (place - low) * (at[1] - at[0])
                 same = (low == high) | (at[0] == at[1])
             found.append(np.where(same, at[0], mixed))
         if not self.several:
