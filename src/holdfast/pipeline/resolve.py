@@ -25,12 +25,14 @@ from holdfast.pipeline.graph import (
     upstream,
 )
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
+from holdfast.pipeline.resolving.apply import resolve_apply
 from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
 from holdfast.pipeline.resolving.top import resolve_top
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
+    "apply": resolve_apply,
     "dedupe": resolve_dedupe,
     "distinct": resolve_distinct,
     "top": resolve_top,

@@ -9,6 +9,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.apply import apply_node
 from holdfast.pipeline.declare.top import latest_node, top_k_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
@@ -185,6 +186,37 @@ class Stream:
     def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Stream:
         """The last row of each key by an ordering; ties as in `top_k`."""
         return self._with(latest_node(self.node, keys, order_by=order_by, name=name))
+
+    def apply(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], state_schema: str,
+        output_schema: str, name: str, time: str | None = None, ttl: str | None = None,
+        timers: str | None = None, changes: bool = False, text: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Your own operator: `function(changes, state, context)` gives `(output, new state)`.
+
+        All are Arrow tables, over all touched keys of a partition at once. `changes` has the rows
+        of this epoch by key, `time` and all columns, with `_weight` where rows can be taken back;
+        `state` one row for each key that has some. The new state replaces that of every key in
+        `context.keys`: a key that is missing from it is deleted. timers: a timestamp column of the
+        state; a key is asked about, without rows, when the watermark reaches it. ttl: keys are
+        forgotten that long after the newest `time` of their rows; older rows are late. changes:
+        the output has a column `_weight` too. `text` stands for the function in the fingerprint.
+        """
+        return self._with(
+            apply_node(
+                self.node,
+                function,
+                key=key,
+                state_schema=state_schema,
+                output_schema=output_schema,
+                name=name,
+                ttl=ttl,
+                time=time,
+                timers=timers,
+                changes=changes,
+                text=text,
+            )  # fmt: skip
+        )
 
     def _with(self, node: OperatorNode) -> Stream:
         self._graph.add(node)

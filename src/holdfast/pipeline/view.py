@@ -32,7 +32,10 @@ class View:
         self._place, self._partitions = place, partitions
         self._schema = resolved.work.traces[name]
         self._runs = runs_of(manifest, name)
-        shown = [n for n in resolved.work.output.names if n in self._all]
+        mark = manifest.watermark_us
+        bounds = resolved.work.bounds_us(mark) if mark is not None else {}
+        self._bound_us = bounds.get(name)
+        shown = [n for n in resolved.work.shown if n in self._all]
         if not shown:
             raise NotFoundError("the operator keeps nothing to show", operator=name)
         self.columns = shown
@@ -43,7 +46,10 @@ class View:
 
     def _trace(self) -> TraceReader:
         return TraceReader(
-            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema
+            runs=self._runs,
+            source=source_of(self._place, self._pipeline),
+            schema=self._schema,
+            time_bound_us=self._bound_us,
         )
 
     def arrow(self) -> Any:
@@ -54,12 +60,14 @@ class View:
     def dataframe(self, spark: Any) -> Any:
         """All rows as a Spark DataFrame, read by the executors."""
         n, columns, trace_args = self._partitions, self.columns, (
-            self._runs, self._place, self._pipeline, self._schema,
+            self._runs, self._place, self._pipeline, self._schema, self._bound_us,
         )  # fmt: skip
 
         def read(batches: Any) -> Any:
-            runs, place, pipeline, schema = trace_args
-            trace = TraceReader(runs=runs, source=source_of(place, pipeline), schema=schema)
+            runs, place, pipeline, schema, bound_us = trace_args
+            trace = TraceReader(
+                runs=runs, source=source_of(place, pipeline), schema=schema, time_bound_us=bound_us
+            )
             for batch in batches:
                 for partition in batch.column(0).to_pylist():
                     for rows in trace.batches(partition_range(partition, n)):

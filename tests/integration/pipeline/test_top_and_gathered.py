@@ -66,7 +66,9 @@ def batch(spark, live: Counter) -> dict[str, Counter]:
     ranked = spark.sql(
         "SELECT *, row_number() OVER (PARTITION BY k ORDER BY abs(f) DESC, x, f) AS place FROM live"
     )
-    last = spark.sql("SELECT *, row_number() OVER (PARTITION BY k ORDER BY x DESC, f) AS r FROM live")
+    last = spark.sql(
+        "SELECT *, row_number() OVER (PARTITION BY k ORDER BY x DESC, f) AS r FROM live"
+    )
     gathered = spark.sql(
         """SELECT k, percentile(f, array(0.0D, 0.4D, 1.0D)) AS p, percentile(x, 0.5) AS m,
         slice(array_sort(collect_list(f)), 1, 3) AS l, slice(array_sort(collect_set(x)), 1, 2) AS s,
@@ -121,12 +123,16 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
             with crash_at(CRASHES[(seed + turn) % len(CRASHES)]):
                 build(tmp_path, spark, partitions=rng.choice([1, 2, 7]), weighted=weighted).run()
         except SimulatedCrash:
-            build(tmp_path, spark, partitions=rng.choice([1, 2, 7]), weighted=weighted).run(takeover=True)
+            build(tmp_path, spark, partitions=rng.choice([1, 2, 7]), weighted=weighted).run(
+                takeover=True
+            )
         check(spark, tmp_path, live)
     pipe = build(tmp_path, spark, partitions=2, weighted=weighted)
     wanted = batch(spark, live)
     assert rows_of(pipe.view("top").dataframe(spark), TOP) == wanted["top"]
-    assert Counter(r["k"] for r in pipe.view("last").arrow().to_pylist()) == Counter({row[0] for row in live})
+    assert Counter(r["k"] for r in pipe.view("last").arrow().to_pylist()) == Counter(
+        {row[0] for row in live}
+    )
     assert rows_of(pipe.view("gathered").dataframe(spark), GATHERED) == wanted["gathered"]
     assert hf.verify_store(pipe.reader(), deep=True).ok
 

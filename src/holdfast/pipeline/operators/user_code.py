@@ -19,6 +19,7 @@ def key_text(keys: Any, row: int = 0) -> str:
         for name in keys.schema.names
         if not name.startswith("__hf_")
     }
+    # One line: errors come back from executors as text.
     return ",".join(f"{name}:{value!r}" for name, value in values.items())[:200]
 
 
@@ -35,6 +36,20 @@ def called(function: Callable[..., Any], *args: Any, kind: str, keys: Any, **fac
             cause=kind,
             **facts,
             sample_key=key_text(keys),
-            reason=f"{type(error).__name__}: {error}"[:500],
+            reason=" ".join(f"{type(error).__name__}: {error}".split())[:500],
             remedy=REMEDY,
         ) from error
+
+
+_ANSWERS = {
+    "apply_result": "a function of the user returned something of another shape",
+    "apply_unknown_key": "a function of the user returned state of a key that it was not given",
+    "apply_duplicate_key": "a function of the user returned two states of one key",
+}
+
+
+def wrong_answer(kind: str, keys: Any, **facts: object) -> InvalidInputError:
+    """An answer that cannot be taken; `keys` are those that the function was asked about."""
+    return InvalidInputError(
+        _ANSWERS[kind], kind=kind, cause=kind, sample_key=key_text(keys), **facts, remedy=REMEDY
+    )
