@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.kernels import pc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

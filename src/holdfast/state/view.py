@@ -86,6 +86,8 @@ class RunView:
         number = int(np.searchsorted(run.hash_maxs, key, side=side))
         if number >= run.batch_count:
             return run.rows
+        if key < run.hash_mins[number]:  # between two batches: no row has to be looked at
+            return int(run.batch_starts[number])
         return int(run.batch_starts[number]) + int(
             np.searchsorted(run.hashes(number), key, side=side)
         )

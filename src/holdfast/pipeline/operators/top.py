@@ -55,6 +55,11 @@ class TopWork(WorkBase):
     changes: bool
 
     @property
+    def complete(self) -> bool:
+        """The view is the output."""
+        return True
+
+    @property
     def output(self) -> Any:
         """The row, its rank if asked for, and a weight: better rows push others out."""
         fields = [*self.row]
