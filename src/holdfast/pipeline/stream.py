@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.apply import apply_node
 from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
 from holdfast.pipeline.declare.sets import add_compared, union_of
+from holdfast.pipeline.declare.top import latest_node, top_k_node
 from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
@@ -216,6 +218,49 @@ class Stream:
                 operator=owner, value=repr(other)[:80],
             )  # fmt: skip
 
+    def top_k(
+        self, k: int, *, order_by: str | Sequence[str], name: str, per: str | Sequence[str] = (),
+        rank: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """The first `k` rows of each key by an ordering such as `["amount desc", "at"]`.
+
+        Without `per`, of the whole stream. `rank` names a column for 1 to k. What the ordering
+        leaves open is decided by all other columns, ascending: the same rows as `row_number()`
+        over (the ordering, then all other columns) gives in Spark.
+        """
+        return self._with(
+            top_k_node(self.node, k, per=per, order_by=order_by, name=name, rank=rank)
+        )
+
+    def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Stream:
+        """The last row of each key by an ordering; ties as in `top_k`."""
+        return self._with(latest_node(self.node, keys, order_by=order_by, name=name))
+
+    def apply(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], state_schema: str,
+        output_schema: str, name: str, time: str | None = None, ttl: str | None = None,
+        timers: str | None = None, changes: bool = False, text: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Your own operator: `function(changes, state, context)` gives `(output, new state)`.
+
+        All are Arrow tables, over all touched keys of a partition at once. `changes` has the rows
+        of this epoch by key, `time` and all columns, with `_weight` where rows can be taken back;
+        `state` one row for each key that has some. The new state replaces that of every key in
+        `context.keys`: a key that is missing from it is deleted. timers: a timestamp column of the
+        state; a key is asked about, without rows, when the watermark reaches it. ttl: keys are
+        forgotten that long after the newest `time` of their rows; older rows are late. changes:
+        the output has a column `_weight` too. `text` stands for the function in the fingerprint.
+        """
+        node = apply_node(
+            self.node, function, key=key, state_schema=state_schema, output_schema=output_schema,
+            name=name, ttl=ttl, time=time, timers=timers, changes=changes, text=text,
+        )  # fmt: skip
+        return self._with(node)
+
+    def _with(self, node: OperatorNode) -> Stream:
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
     def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
         node = StepNode(
             columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
@@ -252,8 +297,8 @@ class Grouped:
                     "not an aggregate", kind="not_an_aggregate", operator=name, column=column,
                     value=repr(aggregate)[:80], remedy='use hf.sum("amount"), hf.count() and so on',
                 )  # fmt: skip
-            if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
-                checked_names([aggregate.expression], self._before, name)
+            plain = [text for text in aggregate.expressions if _PLAIN.fullmatch(text)]
+            checked_names(plain, self._before, name)
         keys = tuple(key for key in self._keys if isinstance(key, str))
         if len(keys) < len(self._keys):
             node = window_node(

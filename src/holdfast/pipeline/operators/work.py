@@ -86,6 +86,11 @@ class Work(Protocol):
         """Arrow schema of the changes, with the weight where rows can be taken back."""
         ...
 
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the view, as far as the first trace has them."""
+        ...
+
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Fold the rows of one partition in."""
         ...
@@ -113,6 +118,17 @@ class WorkBase:
     def complete(self) -> bool:
         """The output cannot be got back from the state."""
         return False
+
+    @property
+    def output(self) -> Any:
+        """Every operator says what it gives."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns of the output."""
+        names: list[str] = self.output.names
+        return names
 
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Everything is kept."""
