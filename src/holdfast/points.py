@@ -45,6 +45,7 @@ POINTS = frozenset(
         "epoch.after_execute",
         "epoch.after_plan",
         "epoch.after_publish",
+        "fill.after_execute",
         "unpin.before_delete",
         "unpin.after_delete",
         "journal_append.after_publish",

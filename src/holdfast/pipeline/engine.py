@@ -2,6 +2,7 @@
 
 Invariants:
 - Epoch N+1 may be computed while N is being committed, but is handed over only after N is durable.
+- Epoch N+1 may be planned while N is computed; a plan that is not run has changed nothing.
 - Positions, state and sink tokens of an epoch go into one draft: they become durable together.
 - A failure anywhere leaves the last checkpoint as it was; what was staged is removed at the next
   start.
@@ -12,27 +13,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
 from holdfast.errors import HoldfastError, InternalError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId, RandomIds
-from holdfast.pipeline import frames
+from holdfast.pipeline.crowding import Crowding
+from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.failures import spark_failure
-from holdfast.pipeline.graph import Graph, sources_of
+from holdfast.pipeline.frames import FrameBuilder, Plan
+from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.merging import Merger
 from holdfast.pipeline.report import EpochReport, RunSummary
-from holdfast.pipeline.resolve import Resolved
+from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.sinks.api import SinkWriter, token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader
-from holdfast.pipeline.stage import Control, Place, Staged, Staging
+from holdfast.pipeline.stage import Control, Place, Staged, StageJob
+from holdfast.pipeline.watermarks import Watermarks
 from holdfast.points import reach
-from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
+from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -41,7 +46,6 @@ class Progress:
 
     runs: dict[str, list[RunInfo]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
-    watermarks_us: dict[str, int] = field(default_factory=dict)
     parent: CheckpointId | None = None
     epoch: int = 0
 
@@ -77,9 +81,16 @@ class Engine:
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
         self._readers, self._writers = readers, writers
-        self._durable_tasks = durable_tasks
         self._on_epoch = on_epoch or (lambda _: None)
-        self._builder = frames.FrameBuilder(spark, graph, resolved, readers)
+        self._watermarks = Watermarks(graph.sources)
+        self._builder = FrameBuilder(
+            spark, graph, resolved, readers, place=place, partitions=partitions,
+            durable=durable_tasks,
+            sink_places={name: writer.staging("")[0] for name, writer in writers.items()},
+        )  # fmt: skip
+        self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
+        self._ahead: Plan | None = None
+        self._crowding = Crowding()
         self._schedule = store.schedule()
         self._merger = Merger(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
@@ -122,25 +133,69 @@ class Engine:
             if entry is not None:
                 progress.runs[trace] = list(runs_of(manifest, trace))
                 progress.keys[trace] = entry.keys
+        marks = {}
         for name, reader in self._readers.items():
             reader.restore(manifest, self._store.reader)
             source = manifest.source(name)
             if source is not None and source.watermark_us is not None:
-                progress.watermarks_us[name] = source.watermark_us
+                marks[name] = source.watermark_us
+        self._watermarks.restore(manifest.watermark_us, marks)
+
+    def fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
+        """Give new operators and sinks the rows of the past, as one checkpoint of its own.
+
+        views: rows of kept operators as DataFrames. Positions stay where they are.
+        """
+        if not changes.fills:
+            return
+        given = {id(n): views[n.name] for n in self._graph.operators if n.name in views}
+        history = {name: self._readers[name].history() for name in changes.from_sources}
+        count = max((len(slices) for slices in history.values()), default=0)
+        for number in range(max(1, count)):
+            slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
+            self._fill_epoch(changes.new, slices, given if number == 0 else self._empty(given))
+        mark = self._watermarks.settled_us
+        timed = any(
+            found.work.timed for name, found in self._resolved.items() if name in changes.new
+        )
+        if timed and mark is not None:  # what the past has closed is closed now
+            self._fill_epoch(changes.new, {}, self._empty(given), watermark_us=mark)
+        self.finish()
+
+    def _empty(self, given: Mapping[int, Any]) -> dict[int, Any]:
+        return {node: frame.where("false") for node, frame in given.items()}
+
+    def _fill_epoch(
+        self, new: frozenset[str], slices: Mapping[str, Slice], given: Mapping[int, Any],
+        watermark_us: int | None = None,
+    ) -> None:  # fmt: skip
+        if self._waiting is None:
+            self._waiting = Waiting(self._store.reserve())
+        plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
+        jobs = self._jobs(self._waiting, watermark_us, settled_us=None)
+        controls = self._typed(lambda: self._builder.run(plan, jobs))
+        reach("fill.after_execute")
+        self._count(controls, self._waiting)
+        self._waiting.epochs += 1
+        self._progress.epoch += 1
 
     # Epochs
 
-    def step(self) -> EpochReport | None:
-        """Run one epoch; None when no source has anything new."""
+    def step(self, *, last: bool = False) -> EpochReport | None:
+        """Run one epoch; None when no source has anything new.
+
+        last: no other epoch follows, so none is planned ahead.
+        """
         clock = _Stopwatch()
-        slices = self._plan()
+        plan = self._next_plan()
         clock.lap("plan")
-        if not slices:
+        if plan is None:
             return None
         reach("epoch.after_plan")
-        controls, waiting = self._execute(slices, clock)
+        controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
         reach("epoch.after_execute")
-        report = self._take_in(controls, slices, waiting, clock)
+        report = self._take_in(controls, plan, waiting, watermark_us, clock)
+        self._watermarks.settled_us = watermark_us
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint():
             self._hand_over(clock)
@@ -152,66 +207,125 @@ class Engine:
         self._on_epoch(report)
         return report
 
-    def _plan(self) -> dict[str, Slice]:
+    def _next_plan(self) -> Plan | None:
+        """The plan that was made ahead, or a new one; None when there is nothing to do."""
+        plan, self._ahead = self._ahead, None
+        if plan is not None:
+            return plan
+        slices = self._slices({})
+        now, settled = self._watermarks.now_us(), self._watermarks.settled_us
+        moved = now is not None and (settled is None or now > settled)
+        if not slices and not (moved and self._builder.wakes):
+            return None
+        return self._typed(lambda: self._builder.plan(slices))
+
+    def _slices(self, after: Mapping[str, Slice]) -> dict[str, Slice]:
         found = {}
         for name, reader in self._readers.items():
-            piece = reader.plan()
+            piece = reader.plan(after.get(name))
             if piece is not None:
                 found[name] = piece
         return found
 
+    def _look_ahead(self, after: Mapping[str, Slice]) -> Plan | None:
+        slices = self._slices(after)
+        return self._builder.plan(slices) if slices else None
+
     def _execute(
-        self, slices: Mapping[str, Slice], clock: _Stopwatch
-    ) -> tuple[list[Control], Waiting]:
+        self, plan: Plan, clock: _Stopwatch, *, look_ahead: bool
+    ) -> tuple[list[Control], Waiting, int | None]:
         if self._waiting is None:
             self._waiting = Waiting(self._store.reserve())
         waiting = self._waiting
-        epoch = frames.Epoch(
-            pipeline=self._graph.pipeline,
-            place=self._place,
-            checkpoint=waiting.checkpoint,
-            # A later epoch of one checkpoint builds on what the earlier ones wrote.
-            parent=waiting.checkpoint if waiting.epochs else self._progress.parent,
-            number=self._progress.epoch,
-            partitions=self._partitions,
-            runs=self._progress.runs,
-            bounds_us=self._bounds(),
-            staging=self._staging(waiting.checkpoint),
-            durable=self._durable_tasks,
-        )
+        watermark_us = self._watermarks.now_us()
+        jobs = self._jobs(waiting, watermark_us, self._watermarks.settled_us)
+        ahead: Future[Plan | None] | None = None
+        if look_ahead:
+            ahead = self._ahead_thread.submit(self._look_ahead, plan.slices)
         try:
-            built = self._builder.build(epoch, slices)
-            clock.lap("build")
-            controls = built.run() if built is not None else []
+            controls = self._typed(lambda: self._builder.run(plan, jobs))
+        finally:
+            clock.lap("job")
+            if ahead is not None:
+                wait([ahead])
+        if ahead is not None:
+            self._ahead = self._typed(ahead.result)
+            clock.lap("look ahead")
+        return controls, waiting, watermark_us
+
+    def _typed(self, call: Callable[[], _T]) -> _T:
+        """Run code of Spark; its errors become Holdfast's."""
+        try:
+            return call()
         except HoldfastError:
             raise
         except Exception as error:
             raise spark_failure(error, self._progress.epoch) from error
-        clock.lap("job")
-        return controls, waiting
 
-    def _bounds(self) -> dict[str, int | None]:
+    def _jobs(
+        self, waiting: Waiting, watermark_us: int | None, settled_us: int | None
+    ) -> dict[str, StageJob]:
+        """What every stage must know about this epoch."""
+        staging = {
+            name: writer.staging(waiting.checkpoint)[1] for name, writer in self._writers.items()
+        }
+        names = [*self._resolved, *(sink.name for sink in self._graph.sinks)]
+        jobs = {}
+        for name in names:
+            traces = self._resolved[name].work.traces if name in self._resolved else {}
+            jobs[name] = StageJob(
+                checkpoint=waiting.checkpoint,
+                # A later epoch of one checkpoint builds on what the earlier ones wrote.
+                parent=waiting.checkpoint if waiting.epochs else self._progress.parent,
+                epoch=self._progress.epoch,
+                runs={trace: self._progress.runs.get(trace, []) for trace in traces},
+                staging=staging,
+                watermark_us=watermark_us,
+                settled_us=settled_us,
+            )
+        return jobs
+
+    def _bounds(self) -> dict[str, int]:
         """By trace, the event time before which state is forgotten."""
-        bounds: dict[str, int | None] = {}
-        for node in self._graph.operators:
-            marks = [self._progress.watermarks_us.get(s.name) for s in sources_of(node)]
-            known = [mark for mark in marks if mark is not None]
-            if node.within_us is not None and known and len(known) == len(marks):
-                bounds[node.name] = min(known) - node.within_us
-        return bounds
-
-    def _staging(self, checkpoint: CheckpointId) -> dict[str, Staging]:
+        settled = self._watermarks.settled_us
+        if settled is None:
+            return {}
         return {
-            name: Staging(name, *writer.staging(checkpoint))
-            for name, writer in self._writers.items()
+            trace: bound
+            for resolved in self._resolved.values()
+            for trace, bound in resolved.work.bounds_us(settled).items()
         }
 
     def _take_in(
-        self, controls: list[Control], slices: Mapping[str, Slice], waiting: Waiting,
+        self, controls: list[Control], plan: Plan, waiting: Waiting, watermark_us: int | None,
         clock: _Stopwatch,
     ) -> EpochReport:  # fmt: skip
         progress = self._progress
+        totals, bytes_new = self._count(controls, waiting)
+        future = 0
+        for name, piece in plan.slices.items():
+            self._readers[name].advance(piece)
+            observed = plan.observed.get(name)
+            seen = observed.read() if observed else None
+            self._watermarks.seen(name, seen.newest_us if seen else None)
+            future += seen.future if seen else 0
+        rows = sum(p.rows or 0 for p in plan.slices.values()) or totals.get("rows", 0)
+        waiting.rows += rows
+        waiting.epochs += 1
+        epoch, progress.epoch = progress.epoch, progress.epoch + 1
+        clock.lap("take in")
+        return EpochReport(
+            epoch=epoch, rows=rows, changes=totals.get("changes", 0), keys=totals.get("keys", 0),
+            late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
+            backlog={name: reader.backlog() for name, reader in self._readers.items()},
+            watermark_us=watermark_us, lag_us=self._watermarks.lag_us(watermark_us), future=future,
+        )  # fmt: skip
+
+    def _count(self, controls: list[Control], waiting: Waiting) -> tuple[dict[str, int], int]:
+        """Take over what the tasks wrote; returns sums of their counters, and bytes of state."""
+        progress = self._progress
         totals: dict[str, int] = {}
+        by_operator: dict[str, dict[str, int]] = {}
         bytes_new = 0
         self._check_partitions(controls)
         for control in controls:
@@ -222,34 +336,19 @@ class Engine:
                 waiting.staged.setdefault(staged.sink, []).append(staged)
             counts = control.counters
             for key, value in counts.items():
-                if key != "time_max_us":
-                    totals[key] = totals.get(key, 0) + value
+                totals[key] = totals.get(key, 0) + value
+                mine = by_operator.setdefault(control.name, {})
+                mine[key] = mine.get(key, 0) + value
             if control.name in self._resolved:
                 self._count_keys(control)
-        for name, piece in slices.items():
-            self._readers[name].advance(piece)
-        rows = sum(p.rows or 0 for p in slices.values()) or totals.get("rows", 0)
-        waiting.rows += rows
-        waiting.epochs += 1
-        epoch, progress.epoch = progress.epoch, progress.epoch + 1
-        clock.lap("take in")
-        return EpochReport(
-            epoch=epoch, rows=rows, changes=totals.get("changes", 0), keys=totals.get("keys", 0),
-            late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
-            backlog={name: reader.backlog() for name, reader in self._readers.items()},
-        )  # fmt: skip
+        self._crowding.note(by_operator)
+        self._builder.condensing = self._crowding.operators()
+        return totals, bytes_new
 
     def _count_keys(self, control: Control) -> None:
         counts, progress = control.counters, self._progress
         delta = counts.get("keys_new", 0) - counts.get("keys_gone", 0)
         progress.keys[control.name] = progress.keys.get(control.name, 0) + delta
-        newest = counts.get("time_max_us")
-        node = self._resolved[control.name].node
-        if newest is not None:
-            for source in sources_of(node):
-                mark = newest - source.delay_us
-                known = progress.watermarks_us.get(source.name)
-                progress.watermarks_us[source.name] = mark if known is None else max(known, mark)
 
     def _check_partitions(self, controls: list[Control]) -> None:
         """Every task of every operator reports, and none with rows of another one's partition."""
@@ -279,6 +378,7 @@ class Engine:
         if clock is not None:
             clock.lap("wait")
         self._merger.collect(self._progress.runs)
+        self._expire()
         draft = self._store.draft(checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1)
         for trace, schema in self._schemas.items():
             listed = put_trace(
@@ -288,10 +388,10 @@ class Engine:
             self._progress.runs[trace] = listed
         for name, reader in self._readers.items():
             position = reader.save(draft)
-            draft.set_source(name, position, watermark_us=self._progress.watermarks_us.get(name))
-        marks = [self._progress.watermarks_us.get(s.name) for s in self._graph.sources]
-        if marks and all(mark is not None for mark in marks):
-            draft.set_watermark(min(mark for mark in marks if mark is not None))
+            mark = self._watermarks.marks_us.get(name)
+            draft.set_source(name, position, watermark_us=mark, idle=self._watermarks.is_idle(name))
+        if self._watermarks.settled_us is not None:
+            draft.set_watermark(self._watermarks.settled_us)
         draft.add_processed(waiting.rows)
         for sink in self._graph.sinks:
             staged = waiting.staged.get(sink.name, [])
@@ -305,6 +405,15 @@ class Engine:
         self._schedule.checkpointed()
         if clock is not None:
             clock.lap("draft")
+
+    def _expire(self) -> None:
+        """Runs wholly behind the bound leave the lists unread; nobody will ask for them again."""
+        schemas = self._schemas
+        for trace, bound in self._bounds().items():
+            runs = self._progress.runs.get(trace, [])
+            gone = set(expired_runs(runs, bound, time_is_key=schemas[trace].time_is_key))
+            if gone:
+                self._progress.runs[trace] = [run for run in runs if run not in gone]
 
     def _finish(self, draft: Any) -> float:
         """Commit, publish, tell the sources, retain: in the commit thread."""
@@ -345,6 +454,9 @@ class Engine:
     def close(self) -> None:
         """Let go of threads; nothing is committed."""
         self._merger.stop()
+        self._ahead_thread.shutdown(wait=True, cancel_futures=True)
+        if self._ahead is not None:
+            self._builder.drop(self._ahead)
         self._thread.shutdown(wait=True, cancel_futures=True)
 
 

@@ -2,13 +2,15 @@
 
 Invariants:
 - One action an epoch. What tasks have to say comes back in control rows of that action.
-- An operator whose sources have nothing new does not run.
+- A plan depends on slices alone. What changes from epoch to epoch otherwise (runs, directories,
+  watermark) travels beside it, so that a plan can be made while the epoch before is computed.
+- An operator whose sources have nothing new does not run, unless time alone can make it work.
 - An operator's rows are kept (persisted) only when something after it in Spark needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,160 +18,227 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from holdfast.pipeline.beacons import with_beacons
 from holdfast.pipeline.graph import (
     Graph,
+    LateNode,
     Node,
     OperatorNode,
     SinkNode,
     SourceNode,
     StepNode,
-    sources_of,
+    UnionNode,
+    upstream,
 )
 from holdfast.pipeline.operators.work import HASH
-from holdfast.pipeline.resolve import Resolved, source_frame, spark_schema
+from holdfast.pipeline.resolve import source_frame, union_frame
+from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.sources.api import Slice, SourceReader
-from holdfast.pipeline.stage import CONTROL, Control, Place, StageSpec, Staging, run_stage
-from holdfast.state import RunInfo
+from holdfast.pipeline.stage import (
+    CONTROL,
+    Control,
+    Place,
+    StageJob,
+    StageSpec,
+    Target,
+    property_name,
+    run_stage,
+)
+from holdfast.pipeline.watermarks import Observed, observe
 
 _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """What the stages of one epoch share."""
-
-    pipeline: str
-    place: Place
-    checkpoint: str
-    parent: str | None
-    number: int
-    partitions: int
-    runs: Mapping[str, Sequence[RunInfo]]
-    bounds_us: Mapping[str, int | None]
-    staging: Mapping[str, Staging]
-    durable: bool
-
-
 @dataclass
-class Built:
+class Plan:
     """The one action of an epoch, and what to let go of afterwards."""
 
-    action: Any
+    slices: dict[str, Slice]
+    only: frozenset[str] | None = None
+    given: Mapping[int, Any] = field(default_factory=dict)
+    action: Any = None
+    stages: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
-
-    def run(self) -> list[Control]:
-        """Run the job and read the control rows."""
-        try:
-            rows = self.action.collect()
-        finally:
-            for frame in self.kept:
-                frame.unpersist()
-        return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
+    observed: dict[str, Observed] = field(default_factory=dict)
 
 
 class FrameBuilder:
-    """Builds the action of an epoch."""
+    """Builds the actions of epochs and runs them."""
 
     def __init__(
         self, spark: Any, graph: Graph, resolved: Mapping[str, Resolved],
-        readers: Mapping[str, SourceReader],
+        readers: Mapping[str, SourceReader], *, place: Place, partitions: int, durable: bool,
+        sink_places: Mapping[str, Place],
     ) -> None:  # fmt: skip
         """Remember what stays the same between epochs."""
         self._spark = spark
         self._graph = graph
         self._resolved = resolved
         self._readers = readers
-        self._direct = _direct_sinks(graph)
+        self._place, self._partitions, self._durable = place, partitions, durable
+        self._sink_places = sink_places
+        self._direct = {
+            s.name for s in graph.sinks if isinstance(s.before, OperatorNode | LateNode)
+        }
         self._feeding = _feeding(graph, self._direct)
+        self.condensing: set[str] = set()
+        """Operators whose rows are added up in the JVM first; see `Crowding`."""
+        self.classic = hasattr(spark, "_jsparkSession")
+        """Whether jobs can travel in local properties; Spark Connect has none."""
 
-    def build(self, epoch: Epoch, slices: Mapping[str, Slice]) -> Built | None:
-        """The action, or None when nothing would run."""
-        frames: dict[int, Any] = {}
+    @property
+    def wakes(self) -> bool:
+        """Whether the watermark alone is worth an epoch."""
+        return any(found.work.wakes for found in self._resolved.values())
+
+    def plan(
+        self, slices: Mapping[str, Slice], *, only: frozenset[str] | None = None,
+        given: Mapping[int, Any] | None = None,
+    ) -> Plan:  # fmt: skip
+        """The action for some slices, analysed and planned as far as Spark lets us.
+
+        only: operators and sinks that run, where not all do. given: rows of steps that do not run.
+        """
+        plan = Plan(dict(slices), only, given or {})
+        if self.classic:
+            self._build(plan, {})
+            if plan.action is not None:
+                plan.action._jdf.queryExecution().executedPlan()  # noqa: SLF001 - planned ahead
+        return plan
+
+    def run(self, plan: Plan, jobs: Mapping[str, StageJob]) -> list[Control]:
+        """Run the one job of an epoch and read the control rows."""
+        if not self.classic:
+            self._build(plan, jobs)
+        if plan.action is None:
+            return []
+        try:
+            self._send(plan.stages, jobs)
+            rows = plan.action.collect()
+        finally:
+            for frame in plan.kept:
+                frame.unpersist()
+        return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
+
+    def drop(self, plan: Plan) -> None:
+        """Let go of a plan that will not run."""
+        for frame in plan.kept:
+            frame.unpersist()
+
+    def _send(self, stages: list[str], jobs: Mapping[str, StageJob]) -> None:
+        if not self.classic:
+            return
+        context = self._spark.sparkContext
+        for name in stages:
+            context.setLocalProperty(property_name(name), msgspec.json.encode(jobs[name]).decode())
+
+    def _build(self, plan: Plan, jobs: Mapping[str, StageJob]) -> None:
+        frames: dict[int, Any] = dict(plan.given)
         controls: list[Any] = []
-        built = Built(None)
         for operator in self._graph.operators:
-            if self._runs(operator, slices):
-                self._operator(operator, epoch, slices, frames, controls, built)
+            if self._runs(operator, plan):
+                self._operator(operator, plan, frames, controls, jobs)
         for sink in self._graph.sinks:
-            direct = isinstance(sink.before, OperatorNode) and sink.name in self._direct
-            if direct or not self._runs(sink, slices):
+            if self._staged_before(sink, plan) or not self._runs(sink, plan):
                 continue
-            frame = self._frame(sink.before, slices, frames)
-            spec = self._spec(sink.name, epoch, None, (epoch.staging[sink.name],), emit=False)
+            frame = self._frame(sink.before, plan, frames)
+            target = Target(sink.name, self._sink_places[sink.name])
+            spec = self._spec(sink.name, None, (target,), jobs, emit=False)
             controls.append(_staged(frame, spec, _CONTROL_ONLY))
-        if not controls:
-            return None
-        action = controls[0]
-        for control in controls[1:]:
-            action = action.union(control)
-        built.action = action
-        return built
+            plan.stages.append(sink.name)
+        for control in controls:
+            plan.action = control if plan.action is None else plan.action.union(control)
 
-    def _runs(self, node: Node, slices: Mapping[str, Slice]) -> bool:
-        return any(source.name in slices for source in sources_of(node))
+    def _staged_before(self, sink: SinkNode, plan: Plan) -> bool:
+        """Whether the operator before a sink stages its rows, or nobody can."""
+        if sink.name not in self._direct:
+            return False
+        before = sink.before
+        return plan.only is None or not isinstance(before, OperatorNode) or before.name in plan.only
+
+    def _runs(self, node: OperatorNode | SinkNode, plan: Plan) -> bool:
+        if plan.only is not None:
+            return node.name in plan.only
+        return any(
+            (isinstance(before, SourceNode) and before.name in plan.slices)
+            or (isinstance(before, OperatorNode) and self._resolved[before.name].work.timed)
+            for before in upstream(node)
+        )
 
     def _operator(
-        self, node: OperatorNode, epoch: Epoch, slices: Mapping[str, Slice],
-        frames: dict[int, Any], controls: list[Any], built: Built,
+        self, node: OperatorNode, plan: Plan, frames: dict[int, Any], controls: list[Any],
+        jobs: Mapping[str, StageJob],
     ) -> None:  # fmt: skip
         resolved = self._resolved[node.name]
-        frame = resolved.prepare(self._frame(node.before, slices, frames))
-        n = epoch.partitions
+        frame = resolved.prepare([self._frame(before, plan, frames) for before in node.inputs])
+        n = self._partitions
+        if node.name in self.condensing and resolved.condense is not None:
+            frame = resolved.condense(frame)
+        if resolved.work.timed:
+            frame = with_beacons(self._spark, frame, n)
         place = F.expr(f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)")
         shuffled = frame.repartitionById(n, place)
         emit = node.name in self._feeding
-        staging = tuple(epoch.staging[s.name] for s in self._graph.sinks
-                        if s.before is node and s.name in self._direct)  # fmt: skip
-        spec = self._spec(node.name, epoch, resolved, staging, emit=emit)
+        targets = tuple(
+            Target(sink.name, self._sink_places[sink.name], isinstance(sink.before, LateNode))
+            for sink in self._graph.sinks
+            if (plan.only is None or sink.name in plan.only)
+            and (
+                sink.before is node
+                or (isinstance(sink.before, LateNode) and sink.before.operator is node)
+            )
+        )
+        spec = self._spec(node.name, resolved, targets, jobs, emit=emit)
+        plan.stages.append(node.name)
         if not emit:
             controls.append(_staged(shuffled, spec, _CONTROL_ONLY))
             return
         schema = spark_schema(resolved.work.output).add(CONTROL, T.BinaryType())
         kept = _staged(shuffled, spec, schema).persist()
-        built.kept.append(kept)
+        plan.kept.append(kept)
         frames[id(node)] = kept.where(F.col(CONTROL).isNull()).drop(CONTROL)
         controls.append(kept.where(F.col(CONTROL).isNotNull()).select(CONTROL))
 
     def _spec(
-        self, name: str, epoch: Epoch, resolved: Resolved | None, staging: tuple[Staging, ...],
-        *, emit: bool,
+        self, name: str, resolved: Resolved | None, targets: tuple[Target, ...],
+        jobs: Mapping[str, StageJob], *, emit: bool,
     ) -> StageSpec:  # fmt: skip
-        traces = resolved.work.traces if resolved else {}
         return StageSpec(
             name=name,
-            pipeline=epoch.pipeline,
-            place=epoch.place,
-            checkpoint=epoch.checkpoint,
-            parent=epoch.parent,
-            epoch=epoch.number,
-            partitions=epoch.partitions,
+            pipeline=self._graph.pipeline,
+            place=self._place,
+            partitions=self._partitions,
             work=resolved.work if resolved else None,
-            runs={trace: tuple(epoch.runs.get(trace, ())) for trace in traces},
-            bounds_us={trace: epoch.bounds_us.get(trace) for trace in traces},
-            staging=staging,
+            targets=targets,
             emit=emit,
-            durable=epoch.durable,
+            durable=self._durable,
+            job=jobs.get(name),
         )
 
-    def _frame(self, node: Node, slices: Mapping[str, Slice], frames: dict[int, Any]) -> Any:
+    def _frame(self, node: Node, plan: Plan, frames: dict[int, Any]) -> Any:
         """The rows that a step gives in this epoch."""
         found = frames.get(id(node))
         if found is not None:
             return found
         if isinstance(node, SourceNode):
-            piece = slices.get(node.name)
+            piece = plan.slices.get(node.name)
             raw = (
                 self._readers[node.name].read(self._spark, piece)
                 if piece is not None
                 else node.connector.empty(self._spark)
             )
-            frames[id(node)] = source_frame(node, raw)
+            made = source_frame(node, raw)
+            if piece is not None and node.event_time is not None:
+                made, plan.observed[node.name] = observe(node, made)
         elif isinstance(node, StepNode):
-            frames[id(node)] = node.apply(self._frame(node.before, slices, frames))
+            made = node.apply(self._frame(node.before, plan, frames))
+        elif isinstance(node, UnionNode):
+            made = union_frame(node, [self._frame(before, plan, frames) for before in node.befores])
         else:  # an operator that did not run has no changes
             output = self._resolved[node.name].work.output  # type: ignore[attr-defined]
-            frames[id(node)] = self._spark.createDataFrame([], spark_schema(output))
-        return frames[id(node)]
+            made = self._spark.createDataFrame([], spark_schema(output))
+        frames[id(node)] = made
+        return made
 
 
 def _staged(frame: Any, spec: StageSpec, schema: Any) -> Any:
@@ -179,11 +248,6 @@ def _staged(frame: Any, spec: StageSpec, schema: Any) -> Any:
     return frame.mapInArrow(body, schema)
 
 
-def _direct_sinks(graph: Graph) -> set[str]:
-    """Sinks that the last stateful step can stage inside its own tasks."""
-    return {sink.name for sink in graph.sinks if isinstance(sink.before, OperatorNode)}
-
-
 def _feeding(graph: Graph, direct: set[str]) -> set[str]:
     """Operators whose rows go on to something else in Spark."""
     found: set[str] = set()
@@ -191,10 +255,11 @@ def _feeding(graph: Graph, direct: set[str]) -> set[str]:
         *graph.operators,
         *(sink for sink in graph.sinks if sink.name not in direct),
     ]
-    for target in targets:
-        node: Node = target.before
-        while isinstance(node, StepNode):
-            node = node.before
+    waiting: list[Node] = [before for target in targets for before in target.inputs]
+    while waiting:
+        node = waiting.pop()
         if isinstance(node, OperatorNode):
             found.add(node.name)
+        elif isinstance(node, (StepNode, UnionNode)):
+            waiting.extend(node.inputs)
     return found

@@ -16,7 +16,6 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.format.topology import Part, Topology, topology
 from holdfast.ids import check_name
-from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import check_columns, check_known
 
 WEIGHT = "__hf_weight"
@@ -43,6 +42,8 @@ class SourceNode(Node):
     connector: Any
     event_time: str | None = None
     delay_us: int = 0
+    future_us: int | None = None
+    idle_us: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,22 +61,52 @@ class StepNode(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class OperatorNode(Node):
-    """A stateful operator with a name."""
+class UnionNode(Node):
+    """All rows of several streams with the same columns."""
 
-    name: str
-    before: Node
-    what: str
-    keys: tuple[str, ...]
-    params: Mapping[str, str] = field(default_factory=dict)
-    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
-    time: str | None = None
-    within_us: int | None = None
+    befores: tuple[Node, ...]
 
     @property
     def inputs(self) -> Sequence[Node]:
-        """The step before."""
-        return (self.before,)
+        """The streams."""
+        return self.befores
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorNode(Node):
+    """A stateful operator with a name. `detail` is what its own resolver needs to know."""
+
+    name: str
+    befores: tuple[Node, ...]
+    what: str
+    keys: tuple[str, ...]
+    params: Mapping[str, str] = field(default_factory=dict)
+    detail: Any = None
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The steps before."""
+        return self.befores
+
+
+@dataclass(frozen=True)
+class DedupeBound:
+    """How long a dedupe remembers a key."""
+
+    time: str
+    within_us: int
+
+
+@dataclass(frozen=True, eq=False)
+class LateNode(Node):
+    """Rows that came too late for an operator; they can only go into a sink."""
+
+    operator: OperatorNode
+
+    @property
+    def inputs(self) -> Sequence[Node]:
+        """The operator that refused them."""
+        return (self.operator,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,9 +168,21 @@ class Graph:
             )
         used = {id(node) for sink in self.sinks for node in upstream(sink)}
         used |= {id(node) for operator in self.operators for node in upstream(operator)}
+        self._check_late()
         for source in self.sources:
             if id(source) not in used:
                 raise self._unfinished(f"source {source.name} leads nowhere", "use it or remove it")
+
+    def _check_late(self) -> None:
+        targets: list[Node] = [*self.operators, *self.sinks]
+        for node in (node for target in targets for node in upstream(target)):
+            late = [before for before in node.inputs if isinstance(before, LateNode)]
+            if late and not isinstance(node, SinkNode):
+                raise InvalidInputError(
+                    "late rows can only go into a sink", kind="late_not_into_sink",
+                    operator=late[0].operator.name,
+                    remedy="use pipe.sink(name, stream.late, ...), and read them from there",
+                )  # fmt: skip
 
     def _unfinished(self, what: str, remedy: str) -> InvalidInputError:
         return InvalidInputError(
@@ -149,8 +192,12 @@ class Graph:
             remedy=remedy,
         )
 
-    def topology(self, sub_traces: Mapping[str, Sequence[str]] | None = None) -> Topology:
-        """What the fingerprint is taken from."""
+    def topology(self, traces: Mapping[str, Mapping[str, str]] | None = None) -> Topology:
+        """What the fingerprint is taken from. traces: by operator and trace, the stored columns.
+
+        An operator that keeps nothing under its own name (a join: its result is not its state) is
+        not stateful itself; its parts are.
+        """
         parts = [
             Part(
                 name=node.name, kind="source", what=node.connector.what,
@@ -159,22 +206,25 @@ class Graph:
             for node in self.sources
         ]  # fmt: skip
         for node in self.operators:
-            params = {**node.params, **_steps(node.before)}
+            params = {**node.params, **_steps(node)}
+            columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=True,
+                    name=node.name, kind="operator", what=node.what, stateful=node.name in columns,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
+                    schema=columns.get(node.name, ""),
                 )
             )  # fmt: skip
             parts.extend(
                 Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
-                     inputs=[node.name])
-                for name in (sub_traces or {}).get(node.name, ())
+                     inputs=[node.name], schema=text)
+                for name, text in columns.items()
+                if name != node.name
             )  # fmt: skip
         parts.extend(
             Part(
                 name=node.name, kind="sink", what=node.connector.what, inputs=_named_inputs(node),
-                params={**node.connector.params, **_steps(node.before)},
+                params={**node.connector.params, **_steps(node)},
             )
             for node in self.sinks
         )  # fmt: skip
@@ -199,13 +249,25 @@ def sources_of(node: Node) -> list[SourceNode]:
     return [found for found in upstream(node) if isinstance(found, SourceNode)]
 
 
+def require_watermark(node: Node, owner: str) -> None:
+    """An operator that goes by event time needs a source that tells it."""
+    if not any(source.event_time is not None for source in sources_of(node)):
+        raise InvalidInputError(
+            "the operator goes by event time, but no source before it has a watermark",
+            kind="no_watermark",
+            operator=owner,
+            sources=",".join(source.name for source in sources_of(node)),
+            remedy='say pipe.source(..., event_time="column", delay="10 seconds")',
+        )
+
+
 def _kind(node: Node) -> str:
     return {SourceNode: "source", OperatorNode: "operator", SinkNode: "sink"}[type(node)]
 
 
 def _named_inputs(node: Node) -> list[str]:
     """The named parts directly before a node, looking through stateless steps."""
-    names = []
+    names: list[str] = []
     for before in node.inputs:
         if isinstance(before, (SourceNode, OperatorNode)):
             names.append(before.name)
@@ -215,18 +277,39 @@ def _named_inputs(node: Node) -> list[str]:
 
 
 def _steps(node: Node) -> dict[str, str]:
-    """The stateless steps between a part and the named ones before it, as text."""
+    """The stateless steps between a part and the named ones before it, as text by input."""
+    texts = [_path(before) for before in node.inputs]
+    if len(texts) == 1:
+        return {"steps": texts[0]} if texts[0] else {}
+    return {f"steps.{number}": text for number, text in enumerate(texts) if text}
+
+
+def _path(node: Node) -> str:
     texts = []
     while isinstance(node, StepNode):
         texts.append(node.text)
         node = node.before
-    return {"steps": " | ".join(reversed(texts))} if texts else {}
+    if isinstance(node, UnionNode):
+        branches = [" | ".join(filter(None, [*_named_path(b), _path(b)])) for b in node.befores]
+        texts.append(f"union({', '.join(branches)})")
+    if isinstance(node, LateNode):
+        texts.append("late rows")
+    return " | ".join(reversed(texts))
+
+
+def _named_path(node: Node) -> list[str]:
+    while isinstance(node, StepNode):
+        node = node.before
+    return [node.name] if isinstance(node, (SourceNode, OperatorNode)) else []
 
 
 def _event_time(node: SourceNode) -> dict[str, str]:
     if node.event_time is None:
         return {}
-    return {"event_time": node.event_time, "delay_us": str(node.delay_us)}
+    found = {"event_time": node.event_time, "delay_us": str(node.delay_us)}
+    if node.idle_us is not None:
+        found["idle_us"] = str(node.idle_us)
+    return found
 
 
 def checked_names(wanted: Sequence[str], before: Node, owner: str) -> list[str]:

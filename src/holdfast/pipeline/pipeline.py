@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
-from holdfast.errors import InvalidInputError, NotFoundError
+from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
-from holdfast.pipeline.graph import Graph, SinkNode, SourceNode, checked_names
+from holdfast.pipeline.evolve import ChangePlan, plan_changes
+from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
 from holdfast.pipeline.report import EpochReport, RunSummary
-from holdfast.pipeline.resolve import Resolved, resolve
+from holdfast.pipeline.resolve import resolve
+from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.session import RuntimeSettings, is_local, open_session
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.stream import Stream
@@ -77,12 +80,27 @@ class Pipeline:
     # Declaring
 
     def source(
-        self, name: str, connector: Any, *, event_time: str | None = None, delay: str = "0 seconds"
+        self,
+        name: str,
+        connector: Any,
+        *,
+        event_time: str | None = None,
+        delay: str = "0 seconds",
+        future: str | None = "1 day",
+        idle_after: str | None = None,
     ) -> Stream:
-        """Where rows come from; `event_time` and `delay` make its watermark."""
+        """Where rows come from.
+
+        event_time: the column that makes the source's watermark: the newest time seen minus
+        `delay`. future: times that lie further than this ahead of the wall clock do not move the
+        watermark (None: all do). idle_after: after so long without a row the other sources need not
+        wait for this one.
+        """
         node = SourceNode(
             columns=connector.columns(), changes=connector.weight is not None, name=name,
             connector=connector, event_time=event_time, delay_us=duration_us(delay),
+            future_us=None if future is None else duration_us(future),
+            idle_us=None if idle_after is None else duration_us(idle_after),
         )  # fmt: skip
         if event_time is not None:
             checked_names([event_time], node, name)
@@ -136,14 +154,17 @@ class Pipeline:
         poll_ms: int = 500,
         resume: str | None = None,
         accept_duplicates: bool = False,
+        allow_changes: bool = False,
         takeover: bool = False,
         on_epoch: Callable[[EpochReport], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> RunSummary:
         """Run until the sources are drained, or `forever`, or for some epochs.
 
-        resume: go back to this checkpoint first. on_epoch: called after each epoch. stop: asked
-        between epochs; True ends the run cleanly.
+        resume: go back to this checkpoint first. allow_changes: the pipeline may differ from the
+        one that wrote the store: parts may be gone, and new ones are filled from history or state;
+        what cannot be done is refused before anything runs. on_epoch: called after each epoch.
+        stop: asked between epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
         self._graph.check()
@@ -154,8 +175,9 @@ class Pipeline:
         try:
             resolved = self.resolve()
             readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
+            topology = self._graph.topology(operator_parts(resolved))
             store = open_store(
-                self._place.url, self.name, topology=self._graph.topology(_parts(resolved)),
+                self._place.url, self.name, topology=topology, allow_changes=allow_changes,
                 settings=self.settings, resume=resume, accept_duplicates=accept_duplicates,
                 takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
             )  # fmt: skip
@@ -168,7 +190,9 @@ class Pipeline:
                 partitions=self._count(spark), readers=readers, writers=writers,
                 durable_tasks=not is_local(spark), on_epoch=on_epoch,
             )  # fmt: skip
+            changes = self._changes(store, topology)
             engine.start()
+            self._fill(engine, store, changes)
             self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
             engine.finish()
             engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
@@ -180,13 +204,41 @@ class Pipeline:
                 store.close()
             runtime.restore()
 
+    def _changes(self, store: Store, topology: Topology) -> ChangePlan:
+        """What a changed pipeline does with the checkpoint that it goes on from."""
+        manifest = store.current
+        if manifest is None or manifest.topology == topology:
+            return ChangePlan()
+        changes = plan_changes(manifest.topology, topology, self._graph, self.resolve())
+        known = {node.name for node in self._graph.sinks}
+        left = sorted({token.sink for token in store.pending() if token.sink not in known})
+        if left:
+            raise RefusedError(
+                "a removed sink has not published everything", kind="removed_sink_pending",
+                sinks=",".join(left), remedy="run the old pipeline once more, then remove the sink",
+            )  # fmt: skip
+        return changes
+
+    def _fill(self, engine: Engine, store: Store, changes: ChangePlan) -> None:
+        for line in changes.lines():
+            log.warning("changed pipeline: %s", line)
+            engine.summary.notes.append(line)
+        spark, manifest = self.session(), store.current
+        views = {}
+        for name in changes.from_state:
+            found = self.resolve()[name]
+            at = manifest.checkpoint if manifest else "latest"
+            rows = View(found, self._place, store.reader, at, self._count(spark)).dataframe(spark)
+            views[name] = rows.withColumn(WEIGHT, _one()) if found.node.changes else rows
+        engine.fill(changes, views)
+
     def _loop(
         self, engine: Engine, *, forever: bool, epochs: int | None, poll_ms: int,
         stop: Callable[[], bool],
     ) -> None:  # fmt: skip
         done = 0
         while not stop() and (epochs is None or done < epochs):
-            if engine.step() is not None:
+            if engine.step(last=epochs is not None and done + 1 == epochs) is not None:
                 done += 1
             elif forever:
                 engine.finish()
@@ -228,9 +280,15 @@ def _check_partitions(partitions: int) -> int:
     return partitions
 
 
-def _parts(resolved: Mapping[str, Resolved]) -> dict[str, list[str]]:
-    """Traces of operators beside their views."""
+def operator_parts(resolved: Mapping[str, Resolved]) -> dict[str, dict[str, str]]:
+    """By operator: its traces, each with its columns and types."""
     return {
-        name: [trace for trace in found.work.traces if trace != name]
+        name: {trace: schema.text() for trace, schema in found.work.traces.items()}
         for name, found in resolved.items()
     }
+
+
+def _one() -> Any:
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    return F.lit(1).cast("long")

@@ -96,7 +96,8 @@ def run_command(file: str, arguments: Sequence[str] = ()) -> int:
 
             summary = pipe.run(
                 forever=options.forever, epochs=options.epochs, resume=options.resume,
-                accept_duplicates=options.accept_duplicates, takeover=options.takeover,
+                accept_duplicates=options.accept_duplicates,
+                allow_changes=options.allow_changes, takeover=options.takeover,
                 on_epoch=seen, stop=lambda: ctrl_c.asked,
             )  # fmt: skip
         _show(summary)
@@ -118,6 +119,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resume", help="go back to this checkpoint first")
     parser.add_argument("--accept-duplicates", action="store_true",
                         help="allow a sink to publish epochs twice")  # fmt: skip
+    parser.add_argument("--allow-changes", action="store_true",
+                        help="the pipeline may differ from the one that wrote the store; "
+                        "new operators and sinks are filled")  # fmt: skip
     parser.add_argument("--takeover", action="store_true", help="fence another live writer")
     parser.add_argument("--metrics-port", type=int, help="serve Prometheus metrics on loopback")
     parser.add_argument("--plain", action="store_true", help="one line an epoch, no live table")

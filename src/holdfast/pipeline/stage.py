@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint.artifact import ArtifactWriter
-from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
-from holdfast.pipeline.operators.work import HASH, EpochContext, Work
+from holdfast.pipeline.operators.work import (
+    HASH,
+    WEIGHT,
+    EpochContext,
+    Result,
+    Work,
+    weights_of,
+)
 from holdfast.state import (
     BagPartition,
     LatestPartition,
@@ -47,12 +56,12 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Staging:
-    """Where a sink's rows are staged by the task: `<directory>/part-<partition>-<attempt>`."""
+class Target:
+    """A sink whose rows are staged by the task, changes or late rows."""
 
     sink: str
     place: Place
-    directory: str
+    late: bool = False
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -75,23 +84,40 @@ class Control(msgspec.Struct, frozen=True):
     counters: dict[str, int] = {}
 
 
+class StageJob(msgspec.Struct, frozen=True):
+    """What is different in every epoch. `staging`: by sink, the directory of its staged files."""
+
+    checkpoint: str
+    parent: str | None
+    epoch: int
+    runs: dict[str, list[RunInfo]] = {}
+    staging: dict[str, str] = {}
+    watermark_us: int | None = None
+    settled_us: int | None = None
+
+
 @dataclass(frozen=True)
 class StageSpec:
-    """Everything that a task needs to know. Crosses to executors."""
+    """What is the same in every epoch. Crosses to executors inside the plan.
+
+    `job` is None where the plan is made ahead of its epoch: then the task finds its job in a local
+    property of Spark, which is sent along with every task (see `property_name`).
+    """
 
     name: str
     pipeline: str
     place: Place
-    checkpoint: str
-    parent: str | None
-    epoch: int
     partitions: int
     work: Work | None
-    runs: Mapping[str, Sequence[RunInfo]] = field(default_factory=dict)
-    bounds_us: Mapping[str, int | None] = field(default_factory=dict)
-    staging: tuple[Staging, ...] = ()
+    targets: tuple[Target, ...] = ()
     emit: bool = False
     durable: bool = False
+    job: StageJob | None = None
+
+
+def property_name(stage: str) -> str:
+    """The local property that holds the job of a stage."""
+    return f"holdfast.job.{stage}"
 
 
 _storages: dict[tuple[str, str], Storage] = {}
@@ -126,21 +152,27 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
 
     context = TaskContext.get()
     task = context.partitionId() if context else 0
+    job = spec.job
+    if job is None:
+        text = context.getLocalProperty(property_name(spec.name)) if context else None
+        if text is None:
+            raise InternalError("a task did not get its job", stage=spec.name)
+        job = msgspec.json.decode(text, type=StageJob)
     received = [batch for batch in batches if batch.num_rows]
     partition = task if spec.work is None else partition_of(received, spec.partitions)
     try:
-        yield from _run(spec, partition, received)
+        yield from _run(spec, job, partition, received)
     except HoldfastError as error:
         error.facts.setdefault("operator", spec.name)
-        error.facts.setdefault("epoch", spec.epoch)
+        error.facts.setdefault("epoch", job.epoch)
         error.facts.setdefault("partition", partition)
         raise
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise InvalidInputError(
             "an operator failed on its rows",
             kind="operator_failed",
             operator=spec.name,
-            epoch=spec.epoch,
+            epoch=job.epoch,
             partition=partition,
             reason=f"{type(error).__name__}: {error}"[:500],
         ) from error
@@ -158,21 +190,30 @@ def partition_of(batches: Sequence[Any], partitions: int) -> int:
     return ((vnode + 1) * partitions - 1) >> VNODE_BITS
 
 
-def _run(spec: StageSpec, partition: int, received: list[Any]) -> Iterator[Any]:
-    counters = {"rows": sum(batch.num_rows for batch in received)}
+def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) -> Iterator[Any]:
+    counters: dict[str, int] = {}
     runs: list[RunInfo] = []
     changes: Any = None
+    late: Any = None
     if spec.work is None:
         changes = pa.Table.from_batches(received) if received else None
-    elif received or spec.emit:
-        rows = one_batch(pa.Table.from_batches(received)) if received else None
-        result = _work(spec, partition, rows) if rows is not None else None
-        if result is not None:
-            changes, runs = result[0], result[1]
-            counters |= result[2]
+        counters["rows"] = sum(batch.num_rows for batch in received)
+    elif received:
+        rows = one_batch(pa.Table.from_batches(received))
+        if spec.work.timed:  # beacons only say which partition this is
+            rows = rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
+        counters["rows"] = rows.num_rows
+        counters["rows_in"] = int(np.abs(weights_of(rows)).sum())
+        result, runs = _work(spec, spec.work, job, partition, rows)
+        changes, late = result.changes, result.late
+        counters |= result.counters
     count = changes.num_rows if changes is not None else 0
     counters["changes"] = count
-    staged = [_stage(spec, partition, target, changes) for target in spec.staging] if count else []
+    staged = []
+    for target in spec.targets:
+        table = late if target.late else changes
+        if table is not None and table.num_rows:
+            staged.append(_stage(spec, job, partition, target, table))
     control = Control(spec.name, partition, runs, staged, counters)
     data = msgspec.json.encode(control)
     if not spec.emit:
@@ -189,41 +230,42 @@ def _run(spec: StageSpec, partition: int, received: list[Any]) -> Iterator[Any]:
         )
 
 
-def _work(spec: StageSpec, partition: int, rows: Any) -> tuple[Any, list[RunInfo], dict[str, int]]:
-    work = spec.work
-    if work is None:
-        return rows, [], {}
+def _work(
+    spec: StageSpec, work: Work, job: StageJob, partition: int, rows: Any
+) -> tuple[Result, list[RunInfo]]:
     source = source_of(spec.place, spec.pipeline)
     storage = storage_of(spec.place)
+    bounds = work.bounds_us(job.settled_us) if job.settled_us is not None else {}
     opened = {}
     for name, schema in work.traces.items():
         kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
         opened[name] = kind.open(
-            spec.runs.get(name, ()), source, schema, partition=partition,
-            partitions=spec.partitions, time_bound_us=spec.bounds_us.get(name),
+            job.runs.get(name, ()), source, schema, partition=partition,
+            partitions=spec.partitions, time_bound_us=bounds.get(name),
         )  # fmt: skip
-    result = work.process(rows, opened, EpochContext(spec.epoch, spec.bounds_us))
+    context = EpochContext(job.epoch, job.watermark_us, job.settled_us)
+    result = work.process(rows, opened, context)
     runs = []
     for name, update in result.updates.items():
         target = RunTarget(
-            checkpoint=CheckpointId(spec.checkpoint), operator=name, partition=partition,
-            partitions=spec.partitions, attempt=_ids.token(), epoch=Epoch(spec.epoch),
-            base=CheckpointId(spec.parent) if spec.parent else None, pipeline=spec.pipeline,
+            checkpoint=CheckpointId(job.checkpoint), operator=name, partition=partition,
+            partitions=spec.partitions, attempt=_ids.token(), epoch=Epoch(job.epoch),
+            base=CheckpointId(job.parent) if job.parent else None, pipeline=spec.pipeline,
         )  # fmt: skip
         run = opened[name].apply(update, storage, target) if update.num_rows else None
         if run is not None:
             runs.append(run)
             if spec.durable:
                 storage.barrier([f"{spec.pipeline}/{run.path}"])
-    return result.changes, runs, dict(result.counters)
+    return result, runs
 
 
-def _stage(spec: StageSpec, partition: int, target: Staging, changes: Any) -> Staged:
+def _stage(spec: StageSpec, job: StageJob, partition: int, target: Target, changes: Any) -> Staged:
     """Write the changes as one Parquet file below the sink's staging directory."""
     storage = storage_of(target.place)
-    path = f"{target.directory}/part-{partition:05d}-{_ids.token()}.parquet"
+    path = f"{job.staging[target.sink]}/part-{partition:05d}-{_ids.token()}.parquet"
     table = pa.Table.from_batches([changes]) if isinstance(changes, pa.RecordBatch) else changes
-    names = ["_weight" if name == "__hf_weight" else name for name in table.schema.names]
+    names = ["_weight" if name == WEIGHT else name for name in table.schema.names]
     writer = ArtifactWriter(storage, path)
     with writer:
         pq.write_table(

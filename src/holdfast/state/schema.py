@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.kernels import pc
 from holdfast.state.keys import normalise, plain_type
 from holdfast.state.rows import one_batch
 
@@ -88,6 +88,18 @@ class TraceSchema:
                 column=column,
                 type=kind,
             )
+
+    @property
+    def time_is_key(self) -> bool:
+        """Whether all versions of a key have one time, so that forgetting one brings none back."""
+        return self.time_column in self.keys.names
+
+    def text(self) -> str:
+        """The columns as one line, for a fingerprint: what a stored row means."""
+        keys = ", ".join(f"{field.name} {field.type}" for field in self.keys)
+        values = ", ".join(f"{field.name} {field.type}" for field in self.values)
+        time = f"; time {self.time_column}" if self.time_column else ""
+        return f"{self.kind.value} ({keys}) -> ({values}){time}"
 
     def row_type(self, column: str | None) -> Any:
         """The Arrow type of a key or value column."""

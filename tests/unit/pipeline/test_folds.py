@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.ids import CheckpointId, Epoch, SeededIds
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.fold import (
     CountFold,
@@ -24,43 +24,9 @@ from holdfast.pipeline.operators.fold import (
     SumFold,
 )
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT, EpochContext
-from holdfast.state import BagPartition, LatestPartition, RunSource, RunTarget, TraceKind
-from holdfast.storage import MemoryStorage
+from holdfast.pipeline.operators.work import HASH, WEIGHT
 
-IDS = SeededIds(1)
 KEYS = pa.schema([("k", pa.string())])
-
-
-class Harness:
-    """Runs work over epochs, keeping the runs as a pipeline would."""
-
-    def __init__(self, work, partitions: int = 1) -> None:
-        self.work, self.partitions = work, partitions
-        self.storage = MemoryStorage()
-        self.source = RunSource(self.storage)
-        self.runs = {name: [] for name in work.traces}
-        self.epoch = 0
-
-    def step(self, rows: pa.RecordBatch, bounds=None):
-        traces = {}
-        for name, schema in self.work.traces.items():
-            kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
-            traces[name] = kind.open(
-                self.runs[name], self.source, schema, time_bound_us=(bounds or {}).get(name)
-            )
-        result = self.work.process(rows, traces, EpochContext(self.epoch, bounds or {}))
-        for name, update in result.updates.items():
-            target = RunTarget(
-                checkpoint=IDS.checkpoint_id(0), operator=name, partition=0, partitions=1,
-                attempt=IDS.token(), epoch=Epoch(self.epoch),
-                base=CheckpointId("0198c0de-0000-7000-8000-000000000000"),
-            )  # fmt: skip
-            run = traces[name].apply(update, self.storage, target) if update.num_rows else None
-            if run is not None:
-                self.runs[name].append(run)
-        self.epoch += 1
-        return result
 
 
 def hash_of(*values: object) -> int:
@@ -254,6 +220,39 @@ def test_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
         )
 
 
+ORDERED = {
+    pa.timestamp("us", tz="UTC"): [1, 5], pa.timestamp("us"): [1, 5], pa.date32(): [1, 5],
+    pa.string(): ["a", "b"], pa.bool_(): [False, True], pa.int8(): [1, 5], pa.float32(): [1, 5],
+    pa.decimal128(10, 2): [Decimal(1), Decimal(5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ORDERED, ids=str)
+@pytest.mark.parametrize("changes", [False, True])
+def test_min_and_max_take_every_type_that_has_an_order(kind, changes) -> None:
+    """Times with a zone and booleans too, over several epochs and when the best value goes."""
+    folds = [
+        ExtremeFold(name, kind, ("x",), largest=name == "hi", bag="t.b" if changes else None)
+        for name in ("lo", "hi")
+    ]
+    harness = Harness(AggregateWork("t", KEYS, tuple(folds), changes=changes))
+    low, high = pa.array(ORDERED[kind], kind).to_pylist()
+
+    def step(value, weight=1):
+        columns = {
+            HASH: pa.array([5], pa.int64()), "k": pa.array(["a"]), "x": pa.array([value], kind),
+            **({WEIGHT: pa.array([weight], pa.int64())} if changes else {}),
+        }  # fmt: skip
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        row = harness.step(batch).changes.to_pylist()[-1]
+        return row["lo"], row["hi"]
+
+    assert step(low) == (low, low)
+    assert step(high) == (low, high)
+    if changes:
+        assert step(low, -1) == (high, high)
+
+
 def test_an_update_that_changes_nothing_gives_no_changes() -> None:
     """A row that comes and goes in one epoch leaves no trace in the changes."""
     harness = Harness(aggregate(changes=True))
@@ -329,7 +328,7 @@ def test_distinct_shows_a_row_while_its_weights_sum_to_more_than_zero(epochs) ->
 def test_dedupe_takes_the_earliest_row_and_forgets_keys_behind_the_bound() -> None:
     """Late rows are counted and dropped; a key behind the bound may come again."""
     row = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
-    work = DedupeWork("t", KEYS, row, "at")
+    work = DedupeWork("t", KEYS, row, "at", 5_000_000)
     harness = Harness(work)
 
     def batch(*rows):
@@ -346,9 +345,9 @@ def test_dedupe_takes_the_earliest_row_and_forgets_keys_behind_the_bound() -> No
 
     first = harness.step(batch(("a", 9_000_000), ("a", 3_000_000), ("b", 5_000_000)))
     assert times(first) == [("a", 3), ("b", 5)]
-    assert first.counters["time_max_us"] == 9_000_000
-    again = harness.step(batch(("a", 10_000_000)), {"t": 2_000_000})
+    again = harness.step(batch(("a", 10_000_000)), 7_000_000)
     assert times(again) == []
-    later = harness.step(batch(("a", 11_000_000), ("b", 1_000_000)), {"t": 4_000_000})
+    harness.step(batch(), 9_000_000)
+    later = harness.step(batch(("a", 11_000_000), ("b", 1_000_000)), 9_000_000)
     assert times(later) == [("a", 11)]
     assert later.counters["late"] == 1

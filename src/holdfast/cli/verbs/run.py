@@ -32,8 +32,9 @@ def run(
 ) -> None:
     """Run a pipeline until its sources are drained, with a live table of epochs.
 
-    After FILE: --forever, --epochs N, --resume REF, --accept-duplicates, --takeover, --master URL,
-    --partitions N, --metrics-port PORT, --plain, --log-json. FILE declares one Pipeline.
+    After FILE: --forever, --epochs N, --resume REF, --accept-duplicates, --allow-changes,
+    --takeover, --master URL, --partitions N, --metrics-port PORT, --plain, --log-json. FILE
+    declares one Pipeline.
     """
     try:
         run_command = import_module("holdfast.pipeline").run_command

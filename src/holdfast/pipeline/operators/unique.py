@@ -16,6 +16,7 @@ from holdfast.pipeline.operators.work import (
     WEIGHT,
     EpochContext,
     Result,
+    WorkBase,
     changes_batch,
     group_by_key,
     weights_of,
@@ -24,12 +25,17 @@ from holdfast.state import TraceSchema
 
 
 @dataclass(frozen=True)
-class DistinctWork:
+class DistinctWork(WorkBase):
     """A row shows while the sum of its weights is more than zero."""
 
     name: str
     row: Any
     changes: bool
+
+    @property
+    def complete(self) -> bool:
+        """The view is the output."""
+        return True
 
     @property
     def output(self) -> Any:
@@ -70,13 +76,18 @@ class DistinctWork:
 
 
 @dataclass(frozen=True)
-class DedupeWork:
+class DedupeWork(WorkBase):
     """The first row of each key goes through; with a time bound, keys are forgotten."""
 
     name: str
     keys: Any
     row: Any
     time: str | None = None
+    within_us: int = 0
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """Keys are forgotten a while after they were seen."""
+        return {self.name: watermark_us - self.within_us} if self.time is not None else {}
 
     @property
     def output(self) -> Any:
@@ -95,9 +106,9 @@ class DedupeWork:
         """Rows of keys that are not known yet; of several at once, the earliest."""
         counters = {"late": 0}
         if self.time is not None and rows.num_rows:
-            rows, counters["late"], newest = self._on_time(rows, context.bounds_us.get(self.name))
-            if newest is not None:
-                counters["time_max_us"] = newest
+            mark = context.watermark_us
+            bound = None if mark is None else mark - self.within_us
+            rows, counters["late"] = self._on_time(rows, bound)
         if not rows.num_rows:
             return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters)
         groups, columns = group_by_key(rows, self.keys.names)
@@ -120,10 +131,9 @@ class DedupeWork:
         counters |= {"keys": len(groups.starts), "keys_new": chosen.num_rows}
         return Result(out, {self.name: update}, counters)
 
-    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, int, int | None]:
+    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, int]:
         """Rows in order of time, without the late ones; nulls are never late and come last."""
         times = rows.column(self.time).cast(pa.int64())
-        newest = pc.max(times).as_py()
         if bound_us is not None:
             late = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
             count = pc.sum(late).as_py() or 0
@@ -132,4 +142,4 @@ class DedupeWork:
         else:
             count = 0
         order = pc.array_sort_indices(times, null_placement="at_end")
-        return rows.take(order), count, newest
+        return rows.take(order), count

@@ -20,16 +20,23 @@ from holdfast.state.keys import normalise
 from holdfast.state.rows import Groups, group_rows
 
 HASH = "__hf_hash"
+SIDE = "__hf_side"
 WEIGHT = "__hf_weight"
 DELETED = "__hf_deleted"
 
 
 @dataclass(frozen=True)
 class EpochContext:
-    """What a task must know about its epoch. Bounds: by trace, rows before this time are gone."""
+    """What a task must know about its epoch.
+
+    watermark_us: no row with an older event time is expected any more; None: nothing is known.
+    settled_us: the watermark that the epoch before ran with: what became due until then is done.
+    Traces are opened with the bounds of `settled_us`, so that what becomes due now is still there.
+    """
 
     epoch: int
-    bounds_us: Mapping[str, int | None] = field(default_factory=dict)
+    watermark_us: int | None = None
+    settled_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -39,10 +46,35 @@ class Result:
     changes: Any
     updates: Mapping[str, Any] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
+    late: Any = None
 
 
 class Work(Protocol):
-    """One operator, ready to run."""
+    """One operator, ready to run. `WorkBase` has the answers of operators without time."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether it has something to do in every partition, also without rows."""
+        ...
+
+    @property
+    def wakes(self) -> bool:
+        """Whether a watermark that moves without rows is worth an epoch."""
+        ...
+
+    @property
+    def late(self) -> Any:
+        """Arrow schema of rows that came too late, or None."""
+        ...
+
+    @property
+    def complete(self) -> bool:
+        """Whether the first trace holds every row of the output as it is now."""
+        ...
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """By trace: rows with an event time before this are forgotten at this watermark."""
+        ...
 
     @property
     def traces(self) -> Mapping[str, TraceSchema]:
@@ -54,9 +86,54 @@ class Work(Protocol):
         """Arrow schema of the changes, with the weight where rows can be taken back."""
         ...
 
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the view, as far as the first trace has them."""
+        ...
+
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Fold the rows of one partition in."""
         ...
+
+
+class WorkBase:
+    """What most operators answer about time: nothing to do, nothing late, nothing forgotten."""
+
+    @property
+    def timed(self) -> bool:
+        """Only rows make it work."""
+        return False
+
+    @property
+    def wakes(self) -> bool:
+        """What goes by time does not wait for rows."""
+        return self.timed
+
+    @property
+    def late(self) -> Any:
+        """No row is too late."""
+        return None
+
+    @property
+    def complete(self) -> bool:
+        """The output cannot be got back from the state."""
+        return False
+
+    @property
+    def output(self) -> Any:
+        """Every operator says what it gives."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns of the output."""
+        names: list[str] = self.output.names
+        return names
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """Everything is kept."""
+        del watermark_us
+        return {}
 
 
 def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:

@@ -15,39 +15,69 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from holdfast.checkpoint import PendingToken
-from holdfast.errors import AlreadyExistsError, NotFoundError, RefusedError, StorageError
+from holdfast.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
 from holdfast.format.records import Replay
-from holdfast.pipeline.sinks.api import parse_token
+from holdfast.pipeline.sinks.api import SinkWriter, parse_token
+from holdfast.pipeline.sinks.upsert import LocalUpsertWriter, RemoteUpsertWriter
 from holdfast.pipeline.stage import Place
 from holdfast.storage import Storage, open_storage
+from holdfast.storage.open import OBJECT_SCHEMES
 
 _STAGING = "_staging"
 _EPOCH = re.compile(r"hf_epoch=(\d+)/")
 
 
 class Parquet:
-    """A directory of Parquet files that grows by one subdirectory an epoch."""
+    """Parquet files in a directory or below an object-store prefix.
+
+    mode: "changelog" grows by one subdirectory an epoch, with `_weight` where rows can be taken
+    back; "upsert" holds the rows as they are now (see `sinks.upsert` for what that costs).
+    """
 
     what = "parquet"
-    replay: Replay = "retracts"
 
-    def __init__(self, path: str, *, storage_options: Mapping[str, Any] | None = None) -> None:
-        """`path` is a directory or an object-store prefix."""
-        self.path = str(path)
+    def __init__(
+        self,
+        path: str,
+        *,
+        mode: Literal["changelog", "upsert"] = "changelog",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Refuse what can never work."""
+        if mode not in ("changelog", "upsert"):
+            raise InvalidInputError(
+                "unknown mode of a Parquet sink", kind="unknown_mode", mode=mode,
+                remedy="use changelog or upsert",
+            )  # fmt: skip
+        self.path, self.mode = str(path), mode
         self.storage_options = dict(storage_options or {})
+        remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
+        self.replay: Replay = "none" if remote and mode == "upsert" else "retracts"
 
     @property
     def params(self) -> Mapping[str, str]:
         """Where it writes may change between runs: the path is not part of the fingerprint."""
-        return {}
+        return {} if self.mode == "changelog" else {"mode": self.mode}
 
-    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> ParquetWriter:
+    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> SinkWriter:
         """Begin to write."""
-        del pipeline, store, spark
-        return ParquetWriter(name, self)
+        del spark
+        if self.mode == "changelog":
+            return ParquetWriter(name, self)
+        if self.path.split("://", 1)[0] in OBJECT_SCHEMES:
+            return RemoteUpsertWriter(name, pipeline, store, self.path, self.storage_options)
+        local = Path(self.path.removeprefix("file://")).expanduser().absolute()
+        return LocalUpsertWriter(name, pipeline, store, local)
 
 
 class ParquetWriter:

@@ -73,8 +73,11 @@ class SourceReader(Protocol):
         """Go to where a checkpoint stands."""
         ...
 
-    def plan(self) -> Slice | None:
-        """The next slice, or None when there is nothing new."""
+    def plan(self, after: Slice | None = None) -> Slice | None:
+        """The next slice behind the position, or None when there is nothing new.
+
+        after: the slice that is being worked on; the position moves behind it only when it is done.
+        """
         ...
 
     def read(self, spark: Any, piece: Slice) -> Any:
@@ -93,8 +96,8 @@ class SourceReader(Protocol):
         """The saved position is durable; nobody needs what lies before `floor`."""
         ...
 
-    def history(self) -> Slice | None:
-        """Everything up to the position, to fill a new operator; None when there is nothing."""
+    def history(self) -> list[Slice]:
+        """Everything up to the position, to fill new operators; refused when some of it is lost."""
         ...
 
     def backlog(self) -> Backlog:

@@ -167,12 +167,15 @@ class FilesReader:
 
     # Slices
 
-    def plan(self) -> Slice | None:
+    def plan(self, after: Slice | None = None) -> Slice | None:
         """The oldest unread files, as many as the limits allow; at least one."""
         self._waiting = self._list_new()
+        in_work = {entry.path for entry in after.detail} if after is not None else ()
         taken: list[Entry] = []
         size = 0
         for entry in self._waiting:
+            if entry.path in in_work:
+                continue
             if len(taken) >= self._source.files_max:
                 break
             if taken and size + entry.size > self._source.bytes_max:
@@ -229,7 +232,7 @@ class FilesReader:
         self._bytes_done += piece.bytes
         self._waiting = [entry for entry in self._waiting if entry.path not in self._seen]
 
-    def history(self) -> Slice | None:
+    def history(self) -> list[Slice]:
         """All files that were read, if every one is still there and unchanged."""
         there = {entry.path: entry for entry in self._storage.list("")}
         missing = [log.path for log in self._order if log.path not in there]
@@ -239,8 +242,21 @@ class FilesReader:
                 kind="history_lost", source=self._name, missing=len(missing), first=missing[0],
                 remedy="bring the files back, or start a new pipeline",
             )  # fmt: skip
-        entries = tuple(there[log.path] for log in self._order)
-        return Slice(self._name, None, sum(e.size for e in entries), entries) if entries else None
+        found: list[Slice] = []
+        taken: list[Entry] = []
+        for log in self._order:
+            entry = there[log.path]
+            self._check_unchanged(entry, log)
+            size = sum(file.size for file in taken)
+            if len(taken) >= self._source.files_max or (
+                taken and size + entry.size > self._source.bytes_max
+            ):
+                found.append(Slice(self._name, None, size, tuple(taken)))
+                taken = []
+            taken.append(entry)
+        if taken:
+            found.append(Slice(self._name, None, sum(e.size for e in taken), tuple(taken)))
+        return found
 
     def backlog(self) -> Backlog:
         """Bytes."""

@@ -13,6 +13,7 @@ from holdfast.format.position import CounterPosition, Position
 from holdfast.pipeline.columns import check_columns
 from holdfast.pipeline.sources.api import Backlog, Slice
 
+_HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")
 
 
@@ -101,14 +102,15 @@ class GeneratorReader:
             raise IncompatibleError("the position is not a generator's", source=self._name)
         self._next = entry.position.partitions.get("0", 0)
 
-    def plan(self) -> Slice | None:
+    def plan(self, after: Slice | None = None) -> Slice | None:
         """The next rows."""
-        stop = self._next + self._source.rows_per_epoch
+        start = self._next if after is None else int(after.detail[1])
+        stop = start + self._source.rows_per_epoch
         if self._source.rows is not None:
             stop = min(stop, self._source.rows)
-        if stop <= self._next:
+        if stop <= start:
             return None
-        return Slice(self._name, stop - self._next, 0, (self._next, stop))
+        return Slice(self._name, stop - start, 0, (start, stop))
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The rows of a slice."""
@@ -126,9 +128,14 @@ class GeneratorReader:
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """Nothing to acknowledge."""
 
-    def history(self) -> Slice | None:
+    def history(self) -> list[Slice]:
         """Everything so far can be made again."""
-        return Slice(self._name, self._next, 0, (0, self._next)) if self._next else None
+        step = max(self._source.rows_per_epoch, _HISTORY_ROWS)
+        found = []
+        for start in range(0, self._next, step):
+            stop = min(start + step, self._next)
+            found.append(Slice(self._name, stop - start, 0, (start, stop)))
+        return found
 
     def backlog(self) -> Backlog:
         """Rows."""

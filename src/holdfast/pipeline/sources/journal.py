@@ -127,22 +127,23 @@ class JournalSourceReader:
         )  # fmt: skip
         self._at = self._journal.view().check_position(position)
 
-    def plan(self) -> Slice | None:
+    def plan(self, after: Slice | None = None) -> Slice | None:
         """Whole batches after the position, up to the limit."""
         from holdfast.journal import plan_end, plan_slices
 
         self._visible = self._journal.refresh()
         view = self._journal.view()
-        end = plan_end(view, self._at, events_max=self._source.events_max)
-        if end.sequence <= self._at.sequence:
+        start: LogPosition = self._at if after is None else after.detail[0]
+        end = plan_end(view, start, events_max=self._source.events_max)
+        if end.sequence <= start.sequence:
             return None
-        pieces = plan_slices(self._source.path, view, self._at, end)
+        pieces = plan_slices(self._source.path, view, start, end)
         size = sum(piece.bytes for piece in pieces)
-        return Slice(self._name, end.sequence - self._at.sequence, size, (end, tuple(pieces)))
+        return Slice(self._name, end.sequence - start.sequence, size, (end, tuple(pieces)))
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The events of a slice, each byte range in a task of its own."""
-        from holdfast.pipeline.resolve import arrow_schema
+        from holdfast.pipeline.resolving.common import arrow_schema
 
         pieces: tuple[LogSlice, ...] = piece.detail[1]
         schema = self._source.raw_schema()
@@ -192,7 +193,7 @@ class JournalSourceReader:
             ),
         )  # fmt: skip
 
-    def history(self) -> Slice | None:
+    def history(self) -> list[Slice]:
         """Everything that is still in the journal up to the position."""
         from holdfast.journal import plan_slices
 
@@ -204,9 +205,9 @@ class JournalSourceReader:
                 kind="history_lost", source=self._name, first=start.sequence,
             )  # fmt: skip
         if self._at.sequence <= start.sequence:
-            return None
+            return []
         pieces = plan_slices(self._source.path, view, start, self._at)
-        return Slice(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))
+        return [Slice(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))]
 
     def backlog(self) -> Backlog:
         """Events."""

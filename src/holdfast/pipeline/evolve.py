@@ -1,0 +1,118 @@
+"""A changed pipeline on an old store: what is kept, dropped, filled anew, and what is refused.
+
+Invariants:
+- The decision is a pure function of the two topologies and the graph, made before anything runs.
+- State is only kept for an operator that means exactly what it meant. A part that changed its
+  meaning must take a new name: then the old one is removed and the new one filled.
+- A new operator or sink is filled from the history of its sources or from the state of operators
+  that hold all their rows; where neither is possible the change is refused, never half done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.errors import IncompatibleError
+from holdfast.format.topology import Part, Topology, differences
+from holdfast.pipeline.graph import Graph, LateNode, Node, OperatorNode, SinkNode, SourceNode
+from holdfast.pipeline.resolving.common import Resolved
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """What a changed pipeline does with an old checkpoint."""
+
+    kept: frozenset[str] = frozenset()
+    new: frozenset[str] = frozenset()
+    removed: tuple[str, ...] = ()
+    from_sources: tuple[str, ...] = ()
+    from_state: tuple[str, ...] = ()
+
+    @property
+    def fills(self) -> bool:
+        """Whether new operators or sinks must be given rows of the past."""
+        return bool(self.new) and bool(self.from_sources or self.from_state)
+
+    def lines(self) -> list[str]:
+        """One line for each decision."""
+        made = [f"{name}: removed, its state goes with it" for name in self.removed]
+        how = [*(f"source {name}" for name in self.from_sources)]
+        how += [f"the state of {name}" for name in self.from_state]
+        origin = " and ".join(how) or "nothing: no row came yet"
+        made += [f"{name}: new, filled from {origin}" for name in sorted(self.new)]
+        return made
+
+
+def plan_changes(
+    stored: Topology, running: Topology, graph: Graph, resolved: Mapping[str, Resolved]
+) -> ChangePlan:
+    """Decide, or refuse with a reason for every part that cannot be done."""
+    before = {part.name: part for part in stored.parts}
+    after = {part.name: part for part in running.parts}
+    refused = _changed(before, after)
+    operators = {node.name for node in graph.operators}
+    kept = frozenset(name for name in operators if name in before)
+    targets: list[OperatorNode | SinkNode] = [*graph.operators, *graph.sinks]
+    new = frozenset(target.name for target in targets if target.name not in before)
+    known_sources = {part.name for part in stored.parts if part.kind == "source"}
+    sources: dict[str, None] = {}
+    states: dict[str, None] = {}
+    for target in targets:
+        if target.name in new:
+            _origins(target, kept, known_sources, resolved, sources, states, refused)
+    if refused:
+        raise IncompatibleError(
+            "the pipeline has changed in a way that the old state cannot follow",
+            kind="changes_refused",
+            reasons="; ".join(refused[:20]),
+            differences="; ".join(str(d) for d in differences(stored, running)[:20]),
+            remedy="give a changed part a new name, or start a new pipeline",
+        )
+    removed = tuple(
+        name for name in sorted(before) if name not in after and not _inner(before[name])
+    )
+    return ChangePlan(kept, new, removed, tuple(sources), tuple(states))
+
+
+def _inner(part: Part) -> bool:
+    """A further trace of an operator, not a part of its own."""
+    return part.what.endswith(" part")
+
+
+def _changed(before: Mapping[str, Part], after: Mapping[str, Part]) -> list[str]:
+    """Parts of one name that do not mean the same any more."""
+    found = []
+    for name in sorted(before.keys() & after.keys()):
+        old, new = before[name], after[name]
+        if old == new:
+            continue
+        if old.kind == new.kind == "source" and old.what == new.what:
+            continue  # other columns: operators that see a difference have changed themselves
+        fields = [f for f in Part.__struct_fields__ if getattr(old, f) != getattr(new, f)]
+        found.append(f"{name}: its {', '.join(fields)} changed")
+    return found
+
+
+def _origins(
+    target: Node, kept: frozenset[str], known_sources: set[str],
+    resolved: Mapping[str, Resolved], sources: dict[str, None], states: dict[str, None],
+    refused: list[str],
+) -> None:  # fmt: skip
+    """Where the past rows of a new part come from."""
+    for before in target.inputs:
+        if isinstance(before, SourceNode):
+            if before.name in known_sources:
+                sources[before.name] = None
+        elif isinstance(before, LateNode):
+            continue  # rows that were late once were not kept
+        elif isinstance(before, OperatorNode) and before.name in kept:
+            if resolved[before.name].work.complete:
+                states[before.name] = None
+            else:
+                refused.append(
+                    f"{before.name}: its state does not hold all its rows, so what is new behind "
+                    "it cannot be filled"
+                )
+        else:
+            _origins(before, kept, known_sources, resolved, sources, states, refused)

@@ -1,0 +1,271 @@
+"""Parquet files that hold the rows as they are now: changes are applied, not appended.
+
+Rows lie in buckets by a hash of the row; an epoch rewrites the buckets that it touches. The driver
+does that in the commit thread, beside the next epoch; the cost follows the touched buckets.
+
+On local disk `<path>` is a link to `<parent>/.<name>.versions/<epoch>/`, whose files are hard links
+to those of the version before where a bucket did not change. The link is swapped in one rename: a
+reader sees one published epoch, whole. On an object store each bucket is one object that is
+replaced at once, one after the other: a reader may see some buckets an epoch ahead of others.
+
+Invariants:
+- A version is complete and durable before the link points to it.
+- Applying an epoch again, also in another process, changes nothing.
+- A row that is taken back must be there: otherwise somebody else changed the output, which is an
+  error, never a guess.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.checkpoint import PendingToken
+from holdfast.errors import CorruptionError, NotFoundError, RefusedError
+from holdfast.pipeline.sinks.api import parse_token, tidy_staging
+from holdfast.pipeline.stage import Place, storage_of
+from holdfast.state.keys import encode, normalise, row_codes
+from holdfast.state.rows import group_rows
+from holdfast.storage import Storage, open_storage
+
+BUCKETS = 16
+VERSIONS_KEPT = 10
+_WEIGHT = "_weight"
+
+
+def bucket_of(rows: Any) -> np.ndarray:
+    """The bucket of each row: the same for equal rows, today and in every later version."""
+    if not rows.num_rows:
+        return np.zeros(0, np.int64)
+    columns = [normalise(column.combine_chunks()) for column in rows.columns]
+    names = [f"c{number}" for number in range(len(columns))]
+    coded = encode(pa.StructArray.from_arrays([_one(c) for c in columns], names=names))
+    _, offset_buffer, data_buffer = coded.buffers()
+    offsets = np.frombuffer(offset_buffer, np.int64)[coded.offset : coded.offset + len(coded) + 1]
+    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
+    starts = offsets[:-1] - offsets[0]
+    lengths = np.diff(offsets)
+    powers = np.full(int(lengths.max()), 0x9E3779B97F4A7C15, np.uint64)
+    powers[0] = 1
+    powers = np.cumprod(powers, dtype=np.uint64)
+    places = np.arange(len(data)) - np.repeat(starts, lengths)
+    mixed = np.add.reduceat((data.astype(np.uint64) + np.uint64(1)) * powers[places], starts)
+    mixed ^= mixed >> np.uint64(33)
+    return (mixed % np.uint64(BUCKETS)).astype(np.int64)
+
+
+def _one(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def apply_changes(old: Any, changes: Any, weights: np.ndarray, sink: str) -> Any:
+    """The rows of a bucket after some changes; both tables have the same columns."""
+    rows = pa.concat_tables([old, changes]).combine_chunks()
+    if not rows.num_rows:
+        return rows
+    columns = [normalise(_one(column)) for column in rows.columns]
+    groups = group_rows(row_codes(columns), [])
+    counts = groups.sums(np.concatenate([np.ones(old.num_rows, np.int64), weights]))
+    if (counts < 0).any():
+        first = int(groups.first()[np.flatnonzero(counts < 0)[0]])
+        raise CorruptionError(
+            "a row that is taken back is not in the output", kind="output_differs", sink=sink,
+            row=str(rows.slice(first, 1).to_pylist()[0])[:200],
+            remedy="nobody else may write there; let the sink start anew in an empty place",
+        )  # fmt: skip
+    return rows.take(pa.array(np.repeat(groups.first(), counts)))
+
+
+class UpsertWriter:
+    """What both places share: staged files in, buckets of rows out."""
+
+    def __init__(self, name: str, pipeline: str, store: Place) -> None:
+        """Rows are staged beside the pipelines of the store."""
+        self._name = name
+        self._store_place, self._store = store, storage_of(store)
+        self._root = f".staging/{pipeline}/{name}"
+
+    def staging(self, checkpoint: str) -> tuple[Place, str]:
+        """Below the root of the store, beside the pipelines."""
+        return self._store_place, f"{self._root}/{checkpoint}"
+
+    def tidy(self, keep: Collection[str]) -> None:
+        """Remove staged rows of other checkpoints."""
+        tidy_staging(self._store, self._root, keep)
+
+    def _changes(self, token: PendingToken) -> tuple[Any, np.ndarray] | None:
+        """What an epoch changes: rows and their weights."""
+        staged = parse_token(token)
+        if not staged.files:
+            return None
+        tables = [pq.read_table(pa.BufferReader(self._store.get(file))) for file in staged.files]
+        rows = pa.concat_tables(tables)
+        if _WEIGHT not in rows.schema.names:
+            return rows, np.ones(rows.num_rows, np.int64)
+        weights: np.ndarray = rows.column(_WEIGHT).to_numpy()
+        return rows.drop_columns([_WEIGHT]), weights
+
+
+class LocalUpsertWriter(UpsertWriter):
+    """On local disk: a directory for each version, and a link to the newest."""
+
+    def __init__(self, name: str, pipeline: str, store: Place, path: Path) -> None:
+        """Refuse a place that is somebody else's."""
+        super().__init__(name, pipeline, store)
+        self._link = path
+        self._versions = path.parent / f".{path.name}.versions"
+        if path.exists() and not path.is_symlink():
+            raise RefusedError(
+                "the output exists and is not a link of ours", kind="output_not_empty",
+                sink=name, path=str(path), remedy="choose a path that does not exist yet",
+            )  # fmt: skip
+
+    def _published(self) -> list[int]:
+        if not self._versions.is_dir():
+            return []
+        return sorted(int(v.name) for v in self._versions.iterdir() if v.name.isdigit())
+
+    def _current(self) -> int | None:
+        return int(os.readlink(self._link).rsplit("/", 1)[1]) if self._link.is_symlink() else None
+
+    def commit(self, token: PendingToken) -> None:
+        """Make the next version and point the link at it."""
+        current = self._current()
+        if current is not None and current >= int(token.epoch):
+            return
+        changed = self._changes(token)
+        if changed is None:
+            return
+        target = self._versions / f"{int(token.epoch):020d}"
+        draft = self._versions / f"draft-{int(token.epoch)}"
+        shutil.rmtree(draft, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)  # was never linked: the link is older
+        draft.mkdir(parents=True)
+        self._write(draft, None if current is None else self._version(current), *changed, token)
+        draft.rename(target)
+        _sync(self._versions)
+        self._swap(int(token.epoch))
+        for old in self._published()[:-VERSIONS_KEPT]:
+            shutil.rmtree(self._version(old), ignore_errors=True)
+
+    def _version(self, epoch: int) -> Path:
+        return self._versions / f"{epoch:020d}"
+
+    def _write(
+        self, draft: Path, base: Path | None, rows: Any, weights: np.ndarray, token: PendingToken
+    ) -> None:
+        buckets = bucket_of(rows)
+        before = {int(file.name.split("-")[1]): file for file in base.iterdir()} if base else {}
+        for bucket in range(BUCKETS):
+            mine = np.flatnonzero(buckets == bucket)
+            old = before.get(bucket)
+            if not len(mine):
+                if old is not None:
+                    os.link(old, draft / old.name)
+                elif bucket == 0:  # a directory without a file has no schema
+                    _write_file(draft / f"part-00-{int(token.epoch)}.parquet", rows.slice(0, 0))
+                continue
+            kept = pq.read_table(old) if old is not None else rows.slice(0, 0)
+            after = apply_changes(kept, rows.take(pa.array(mine)), weights[mine], self._name)
+            if after.num_rows or bucket == 0:
+                _write_file(draft / f"part-{bucket:02d}-{int(token.epoch)}.parquet", after)
+        _sync(draft)
+
+    def _swap(self, epoch: int) -> None:
+        fresh = self._link.with_name(f".{self._link.name}.link")
+        fresh.unlink(missing_ok=True)
+        fresh.symlink_to(f".{self._link.name}.versions/{epoch:020d}")
+        fresh.rename(self._link)
+        _sync(self._link.parent)
+
+    def retract(self, after: int | None) -> None:
+        """Point the link at the version of that epoch, or the one before it."""
+        current = self._current()
+        if current is None or (after is not None and current <= after):
+            return
+        left = [epoch for epoch in self._published() if after is not None and epoch <= after]
+        if after is None or not left:
+            raise RefusedError(
+                "the output has versions that the store knows nothing of",
+                kind="output_not_empty", sink=self._name, path=str(self._link), current=current,
+                remedy="give the store that wrote them, or choose a path that does not exist yet",
+            )  # fmt: skip
+        self._swap(left[-1])
+        for epoch in self._published():
+            if epoch > left[-1]:
+                shutil.rmtree(self._version(epoch), ignore_errors=True)
+
+
+class RemoteUpsertWriter(UpsertWriter):
+    """On an object store: one object for each bucket, replaced when it changes."""
+
+    def __init__(
+        self, name: str, pipeline: str, store: Place, path: str, options: Mapping[str, Any]
+    ) -> None:
+        """Open the prefix."""
+        super().__init__(name, pipeline, store)
+        self._storage: Storage = open_storage(path, options=dict(options) or None)
+
+    def commit(self, token: PendingToken) -> None:
+        """Replace the buckets that this epoch touches; each remembers its newest epoch."""
+        changed = self._changes(token)
+        if changed is None:
+            return
+        rows, weights = changed
+        buckets = bucket_of(rows)
+        for bucket in np.unique(buckets).tolist():
+            mine = np.flatnonzero(buckets == bucket)
+            path = f"part-{bucket:02d}.parquet"
+            old, epoch = self._read(path, rows)
+            if epoch is not None and epoch >= int(token.epoch):
+                continue
+            after = apply_changes(old, rows.take(pa.array(mine)), weights[mine], self._name)
+            marked = after.replace_schema_metadata({"holdfast.epoch": str(int(token.epoch))})
+            sink = pa.BufferOutputStream()
+            pq.write_table(marked, sink, compression="zstd")
+            self._storage.put(path, sink.getvalue().to_pybytes())
+
+    def _read(self, path: str, like: Any) -> tuple[Any, int | None]:
+        try:
+            data = self._storage.get(path)
+        except NotFoundError:
+            return like.slice(0, 0), None
+        table = pq.read_table(pa.BufferReader(data))
+        text = (table.schema.metadata or {}).get(b"holdfast.epoch")
+        return table.replace_schema_metadata(None), int(text) if text else None
+
+    def retract(self, after: int | None) -> None:
+        """Objects that were replaced are gone: only nothing-to-do is possible."""
+        newest = -1
+        for entry in self._storage.list(""):
+            if entry.path.startswith("part-"):
+                table = pq.read_schema(pa.BufferReader(self._storage.get(entry.path)))
+                newest = max(newest, int((table.metadata or {}).get(b"holdfast.epoch", b"-1")))
+        if newest >= 0 and (after is None or newest > after):
+            raise RefusedError(
+                "the output is ahead of the checkpoint, and an object store keeps no old versions",
+                kind="output_ahead", sink=self._name, path=self._storage.url, epoch=newest,
+                remedy="empty the prefix and give the sink a new name with allow_changes",
+            )  # fmt: skip
+
+
+def _write_file(path: Path, table: Any) -> None:
+    with path.open("wb") as file:
+        pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

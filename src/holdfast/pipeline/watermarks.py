@@ -1,0 +1,119 @@
+"""Watermarks: how far event time has come, by source and for the pipeline.
+
+Invariants:
+- A watermark never goes back, also not over a restart.
+- The pipeline's watermark is that of the slowest source that is not idle. What an epoch sees of it
+  was known before the epoch began, so every task sees the same, however often it is tried.
+- A row from the far future takes part like any other, but does not move the watermark.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.pipeline.graph import SourceNode
+
+_clock: Clock = SystemClock()
+log = logging.getLogger("holdfast.pipeline")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The newest event time that counts, and how many rows lie too far in the future to count."""
+
+    newest_us: int | None
+    future: int
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a job sees of a source's event times, read after the job."""
+
+    observation: Any
+
+    def read(self) -> Seen:
+        """What went by; nothing where Spark found out that no row of the source can matter."""
+        try:
+            found = self.observation.get
+        except Exception as error:  # noqa: BLE001 - Spark has no typed error for a metric that is not there
+            log.debug("no event times were observed: %s", error)
+            return Seen(None, 0)
+        newest = found.get("newest_us")
+        return Seen(None if newest is None else int(newest), int(found.get("future") or 0))
+
+
+def observe(node: SourceNode, frame: Any) -> tuple[Any, Observed]:
+    """Watch the event times of a source go by, without a job of its own."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    times = f"unix_micros(cast(`{node.event_time}` AS timestamp))"
+    limit = "9223372036854775807L"
+    if node.future_us is not None:
+        limit = f"{_clock.wall_us() + node.future_us}L"
+    watched = Observation()
+    seen = frame.observe(
+        watched,
+        F.expr(f"max(CASE WHEN {times} <= {limit} THEN {times} END)").alias("newest_us"),
+        F.expr(f"count_if({times} > {limit})").alias("future"),
+    )
+    return seen, Observed(watched)
+
+
+@dataclass
+class Watermarks:
+    """The marks of all sources, from epoch to epoch."""
+
+    sources: Sequence[SourceNode]
+    clock: Clock = field(default_factory=SystemClock)
+    marks_us: dict[str, int] = field(default_factory=dict)
+    settled_us: int | None = None
+    _active_ms: dict[str, int] = field(default_factory=dict)
+
+    def restore(self, settled_us: int | None, marks_us: Mapping[str, int]) -> None:
+        """Go on from a checkpoint."""
+        self.settled_us = settled_us
+        self.marks_us = dict(marks_us)
+
+    def seen(self, name: str, newest_us: int | None) -> None:
+        """A source had rows; the newest was this."""
+        self._active_ms[name] = self.clock.monotonic_ms()
+        source = next(source for source in self.sources if source.name == name)
+        if newest_us is not None:
+            mark = newest_us - source.delay_us
+            self.marks_us[name] = max(mark, self.marks_us.get(name, mark))
+
+    def lag_us(self, watermark_us: int | None) -> int | None:
+        """How far a watermark is behind the newest event time that was seen."""
+        newest = [
+            mark + source.delay_us
+            for source in self.sources
+            if (mark := self.marks_us.get(source.name)) is not None
+        ]
+        return None if watermark_us is None or not newest else max(newest) - watermark_us
+
+    def idle(self, source: SourceNode) -> bool:
+        """Whether a source has been silent for so long that the others need not wait for it."""
+        if source.idle_us is None:
+            return False
+        since = self._active_ms.setdefault(source.name, self.clock.monotonic_ms())
+        return (self.clock.monotonic_ms() - since) * 1_000 >= source.idle_us
+
+    def is_idle(self, name: str) -> bool:
+        """Whether the source of this name is idle."""
+        return any(self.idle(source) for source in self.sources if source.name == name)
+
+    def now_us(self) -> int | None:
+        """The pipeline's watermark for the next epoch."""
+        timed = [source for source in self.sources if source.event_time is not None]
+        busy = [source for source in timed if not self.idle(source)]
+        marks = [self.marks_us.get(source.name) for source in busy]
+        known = [mark for mark in marks if mark is not None]
+        if not known or len(known) < len(busy):
+            return self.settled_us
+        mark = min(known)
+        return mark if self.settled_us is None else max(mark, self.settled_us)
