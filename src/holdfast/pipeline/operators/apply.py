@@ -232,7 +232,8 @@ class ApplyWork(WorkBase):
         times = answer.values.column(TOUCHED).cast(pa.int64())
         old = pc.fill_null(pc.less(times, context.watermark_us - self.ttl_us), False)  # noqa: FBT003
         gone: np.ndarray = old.to_numpy(zero_copy_only=False)
-        return found & ~gone
+        left: np.ndarray = found & ~gone
+        return left
 
     def _summed(self, rows: Any) -> Any:
         """Rows that came and went in one epoch are not there."""
