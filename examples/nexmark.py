@@ -275,9 +275,9 @@ class Nexmark:
         log = spark.read.parquet(str(self.home / "out")).drop("hf_epoch")
         if "_weight" in log.columns:
             columns = [name for name in log.columns if name != "_weight"]
-            log = log.groupBy(*columns).agg(F.sum("_weight").alias("n")).where("n <> 0")
-            assert log.where("n < 0").isEmpty(), "rows were taken back that never came"
-            log = log.withColumn("copy", F.explode(F.sequence(F.lit(1), "n"))).drop("n", "copy")
+            log = log.groupBy(*columns).agg(F.sum("_weight").alias("_n")).where("_n <> 0")
+            assert log.where("_n < 0").isEmpty(), "rows were taken back that never came"
+            log = log.withColumn("copy", F.explode(F.sequence(F.lit(1), "_n"))).drop("_n", "copy")
         kinds = {f.name: f.dataType for f in wanted.schema.fields}
         got = log.select(*(F.col(name).cast(kind) for name, kind in kinds.items())).cache()
         wanted = wanted.cache()
