@@ -168,9 +168,21 @@ class Graph:
             )
         used = {id(node) for sink in self.sinks for node in upstream(sink)}
         used |= {id(node) for operator in self.operators for node in upstream(operator)}
+        self._check_late()
         for source in self.sources:
             if id(source) not in used:
                 raise self._unfinished(f"source {source.name} leads nowhere", "use it or remove it")
+
+    def _check_late(self) -> None:
+        targets: list[Node] = [*self.operators, *self.sinks]
+        for node in (node for target in targets for node in upstream(target)):
+            late = [before for before in node.inputs if isinstance(before, LateNode)]
+            if late and not isinstance(node, SinkNode):
+                raise InvalidInputError(
+                    "late rows can only go into a sink", kind="late_not_into_sink",
+                    operator=late[0].operator.name,
+                    remedy="use pipe.sink(name, stream.late, ...), and read them from there",
+                )  # fmt: skip
 
     def _unfinished(self, what: str, remedy: str) -> InvalidInputError:
         return InvalidInputError(

@@ -27,17 +27,23 @@ from holdfast.pipeline.graph import (
     upstream,
 )
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
+from holdfast.pipeline.resolving.apply import resolve_apply
 from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
 from holdfast.pipeline.resolving.join import resolve_join
 from holdfast.pipeline.resolving.sets import resolve_rows
+from holdfast.pipeline.resolving.top import resolve_top
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
+from holdfast.pipeline.resolving.window import resolve_window
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
+    "apply": resolve_apply,
     "dedupe": resolve_dedupe,
     "distinct": resolve_distinct,
     "join": resolve_join,
     "rows": resolve_rows,
+    "window": resolve_window,
+    "top": resolve_top,
 }
 """By `OperatorNode.what`."""
 

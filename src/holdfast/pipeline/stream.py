@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.apply import apply_node
 from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
 from holdfast.pipeline.declare.sets import add_compared, union_of
+from holdfast.pipeline.declare.top import latest_node, top_k_node
+from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
     DedupeBound,
     Graph,
-    LateNode,
     Node,
     OperatorNode,
     StepNode,
@@ -24,6 +26,7 @@ from holdfast.pipeline.graph import (
     checked_output,
     require_watermark,
 )
+from holdfast.pipeline.windows import Window
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)
@@ -41,19 +44,6 @@ class Stream:
     def columns(self) -> list[str] | None:
         """Column names, as far as they are known without Spark."""
         return self.node.columns
-
-    @property
-    def late(self) -> Stream:
-        """Rows that came too late for this operator; they can only go into a sink."""
-        node: Node = self.node
-        while isinstance(node, StepNode):
-            node = node.before
-        if not isinstance(node, OperatorNode):
-            raise InvalidInputError(
-                "only a stateful operator has late rows", kind="no_late_rows",
-                remedy="ask the stream that an operator with event time gave",
-            )  # fmt: skip
-        return Stream(self._graph, LateNode(columns=None, changes=True, operator=node))
 
     def where(self, condition: str) -> Stream:
         """Rows for which a SQL condition holds."""
@@ -166,8 +156,13 @@ class Stream:
         rule = "intersect all" if all else "intersect"
         return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
 
-    def group_by(self, *keys: str) -> Grouped:
-        """Group by columns; follow with `.agg(...)`."""
+    @property
+    def late(self) -> Stream:
+        """Rows that came too late for this operator; they can only go into a sink."""
+        return Stream(self._graph, late_node(self.node))
+
+    def group_by(self, *keys: str | Window) -> Grouped:
+        """Group by columns, and by a window of event time; follow with `.agg(...)`."""
         if not keys:
             raise InvalidInputError(
                 "group_by needs a column", kind="no_keys", operator="group_by",
@@ -223,6 +218,49 @@ class Stream:
                 operator=owner, value=repr(other)[:80],
             )  # fmt: skip
 
+    def top_k(
+        self, k: int, *, order_by: str | Sequence[str], name: str, per: str | Sequence[str] = (),
+        rank: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """The first `k` rows of each key by an ordering such as `["amount desc", "at"]`.
+
+        Without `per`, of the whole stream. `rank` names a column for 1 to k. What the ordering
+        leaves open is decided by all other columns, ascending: the same rows as `row_number()`
+        over (the ordering, then all other columns) gives in Spark.
+        """
+        return self._with(
+            top_k_node(self.node, k, per=per, order_by=order_by, name=name, rank=rank)
+        )
+
+    def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Stream:
+        """The last row of each key by an ordering; ties as in `top_k`."""
+        return self._with(latest_node(self.node, keys, order_by=order_by, name=name))
+
+    def apply(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], state_schema: str,
+        output_schema: str, name: str, time: str | None = None, ttl: str | None = None,
+        timers: str | None = None, changes: bool = False, text: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Your own operator: `function(changes, state, context)` gives `(output, new state)`.
+
+        All are Arrow tables, over all touched keys of a partition at once. `changes` has the rows
+        of this epoch by key, `time` and all columns, with `_weight` where rows can be taken back;
+        `state` one row for each key that has some. The new state replaces that of every key in
+        `context.keys`: a key that is missing from it is deleted. timers: a timestamp column of the
+        state; a key is asked about, without rows, when the watermark reaches it. ttl: keys are
+        forgotten that long after the newest `time` of their rows; older rows are late. changes:
+        the output has a column `_weight` too. `text` stands for the function in the fingerprint.
+        """
+        node = apply_node(
+            self.node, function, key=key, state_schema=state_schema, output_schema=output_schema,
+            name=name, ttl=ttl, time=time, timers=timers, changes=changes, text=text,
+        )  # fmt: skip
+        return self._with(node)
+
+    def _with(self, node: OperatorNode) -> Stream:
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
     def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
         node = StepNode(
             columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
@@ -233,15 +271,21 @@ class Stream:
 class Grouped:
     """A stream that waits for its aggregates."""
 
-    def __init__(self, graph: Graph, before: Node, keys: tuple[str, ...]) -> None:
+    def __init__(self, graph: Graph, before: Node, keys: tuple[str | Window, ...]) -> None:
         """Use `Stream.group_by`."""
         self._graph = graph
         self._before = before
         self._keys = keys
 
-    def agg(self, *, name: str, **aggregates: Aggregate) -> Stream:
-        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`."""
-        checked_names(list(self._keys), self._before, name)
+    def agg(
+        self, *, name: str, emit: str | None = None, lateness: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:  # fmt: skip
+        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`.
+
+        With a window among the keys: `emit="update"` (the default) gives changes at every epoch,
+        `emit="close"` one row for each window, when the watermark has passed its end by `lateness`.
+        """
         if not aggregates:
             raise InvalidInputError(
                 "agg needs an aggregate", kind="no_aggregates", operator=name,
@@ -253,12 +297,21 @@ class Grouped:
                     "not an aggregate", kind="not_an_aggregate", operator=name, column=column,
                     value=repr(aggregate)[:80], remedy='use hf.sum("amount"), hf.count() and so on',
                 )  # fmt: skip
-            if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
-                checked_names([aggregate.expression], self._before, name)
-        columns = checked_output([*self._keys, *aggregates], name)
+            plain = [text for text in aggregate.expressions if _PLAIN.fullmatch(text)]
+            checked_names(plain, self._before, name)
+        keys = tuple(key for key in self._keys if isinstance(key, str))
+        if len(keys) < len(self._keys):
+            node = window_node(
+                self._before, self._keys, aggregates, name=name, emit=emit, lateness=lateness
+            )
+            self._graph.add(node)
+            return Stream(self._graph, node)
+        refuse_window_options(name, emit, lateness)
+        checked_names(list(keys), self._before, name)
+        columns = checked_output([*keys, *aggregates], name)
         node = OperatorNode(
             columns=columns, changes=True, name=name, befores=(self._before,), what="aggregate",
-            keys=self._keys, params={k: str(v) for k, v in aggregates.items()},
+            keys=keys, params={k: str(v) for k, v in aggregates.items()},
             detail=dict(aggregates),
         )  # fmt: skip
         self._graph.add(node)

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.lookup import Probe, all_rows
-from holdfast.state.rows import empty_batch, group_rows, take
+from holdfast.state.rows import combine_bag, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
-from holdfast.state.trace import TracePartition, combine_bag
+from holdfast.state.trace import TracePartition
 
 
 @dataclass(frozen=True, slots=True)

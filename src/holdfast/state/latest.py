@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.lookup import Probe, newest_rows
-from holdfast.state.rows import empty_batch, group_rows, take
+from holdfast.state.rows import combine_latest, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
-from holdfast.state.trace import TracePartition, combine_latest
+from holdfast.state.trace import TracePartition
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.columns import indices
+from holdfast.state.columns import indices, numbers
 from holdfast.state.keys import row_codes, rows_equal
 
 if TYPE_CHECKING:
@@ -176,3 +176,23 @@ def _pair_order(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
     if (int(major.max()) + 1) * count >> 63:
         return np.lexsort((minor, major))
     return number_order(major * count + minor)
+
+
+def combine_latest(rows: Any, groups: Groups) -> Any:
+    """The newest row of each key, in hash order."""
+    return take(rows, groups.last())
+
+
+def combine_bag(rows: Any, groups: Groups) -> Any:
+    """Each row once with the sum of its weights, in hash order, without zeros."""
+    sums = groups.sums(numbers(rows.column(1)))
+    kept = np.flatnonzero(sums)
+    combined = take(rows, groups.first()[kept])
+    return with_weights(combined, sums[kept])
+
+
+def with_weights(rows: Any, weights: np.ndarray) -> Any:
+    """The same stored rows with other weights."""
+    columns = rows.columns
+    columns[1] = indices(weights)
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -203,6 +203,7 @@ class RunFile:
         self.info, self.schema = info, schema
         self._content = content
         self._kept: dict[int, Any] = {}
+        self._times: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
         self._reading = [threading.Lock() for _ in range(_READ_LOCKS)]
         self._unchecked: set[int] = set()
@@ -370,6 +371,27 @@ class RunFile:
     def hashes(self, number: int) -> np.ndarray:
         """The hashes of one record batch."""
         return numbers(self.batch(number).column(0))
+
+    def time_index(self) -> tuple[np.ndarray, np.ndarray]:
+        """Event times in microseconds, ascending, and the row of each; rows without are left out.
+
+        Made when it is first asked for and kept while the run is open: runs never change.
+        """
+        found = self._times
+        if found is None:
+            found = self._times = self._guard(self._make_time_index)
+        return found
+
+    def _make_time_index(self) -> tuple[np.ndarray, np.ndarray]:
+        times, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for number in range(self.batch_count):
+            column = self.schema.times_us(self.batch(number))
+            given = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            times.append(column.drop_null().to_numpy())
+            rows.append(given + self.batch_starts[number])
+        micros = np.concatenate(times)
+        order = np.argsort(micros, kind="stable")
+        return micros[order], np.concatenate(rows)[order]
 
     def _read_batch(self, number: int) -> Any:
         """Decode exactly the bytes that the checksum covers; the file's footer is not asked."""

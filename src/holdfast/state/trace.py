@@ -10,14 +10,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-
 from holdfast.errors import InvalidInputError
-from holdfast.state.columns import indices, numbers
+from holdfast.state.due import due_rows
 from holdfast.state.partition import partition_range, segments
-from holdfast.state.rows import take
 from holdfast.state.run import RunOptions, write_run
+from holdfast.state.schema import TraceKind
 from holdfast.state.view import RunView
 
 if TYPE_CHECKING:
@@ -27,9 +24,8 @@ if TYPE_CHECKING:
 
     from holdfast.state.info import RunInfo, RunTarget
     from holdfast.state.partition import Segment
-    from holdfast.state.rows import Groups
     from holdfast.state.runfile import RunFile, RunSource
-    from holdfast.state.schema import TraceKind, TraceSchema
+    from holdfast.state.schema import TraceSchema
     from holdfast.storage.api import Storage
 
 
@@ -82,6 +78,23 @@ class TracePartition:
         found = segments(runs, partition_range(partition, partitions))
         views = views_of(found, source, schema)
         return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
+
+    def due(self, low_us: int | None, high_us: int) -> Any:
+        """Live rows with an event time from `low_us` to before `high_us`; None: from the beginning.
+
+        One batch of hash, keys and values (and the weight of a bag), in hash order. The cost
+        follows what is due: each run keeps an index by time for as long as it is open.
+        """
+        if self.schema.time_column is None:
+            raise InvalidInputError(
+                "the trace has no event time to go by",
+                kind="invalid_time_column",
+                remedy="give the trace a time_column",
+            )
+        low = max((b for b in (low_us, self.time_bound_us) if b is not None), default=None)
+        rows = due_rows(self._views, self.schema, low, high_us)
+        gone = [] if self.kind is TraceKind.BAG else [self.schema.marker]
+        return rows.select([name for name in self.schema.stored.names if name not in gone])
 
     def apply(
         self,
@@ -157,23 +170,3 @@ def views_of(
         if not view.empty:
             views.append(view)
     return views
-
-
-def combine_latest(rows: Any, groups: Groups) -> Any:
-    """The newest row of each key, in hash order."""
-    return take(rows, groups.last())
-
-
-def combine_bag(rows: Any, groups: Groups) -> Any:
-    """Each row once with the sum of its weights, in hash order, without zeros."""
-    sums = groups.sums(numbers(rows.column(1)))
-    kept = np.flatnonzero(sums)
-    combined = take(rows, groups.first()[kept])
-    return with_weights(combined, sums[kept])
-
-
-def with_weights(rows: Any, weights: np.ndarray) -> Any:
-    """The same stored rows with other weights."""
-    columns = rows.columns
-    columns[1] = indices(weights)
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -1,1 +1,1 @@
-"""What users declare, checked without Spark: one module for each family of operators."""
+"""What the methods of a stream check and declare, one module for each family. No Spark in here."""

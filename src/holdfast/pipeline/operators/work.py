@@ -54,7 +54,12 @@ class Work(Protocol):
 
     @property
     def timed(self) -> bool:
-        """Whether it has something to do when only the watermark moves."""
+        """Whether it has something to do in every partition, also without rows."""
+        ...
+
+    @property
+    def wakes(self) -> bool:
+        """Whether a watermark that moves without rows is worth an epoch."""
         ...
 
     @property
@@ -81,6 +86,11 @@ class Work(Protocol):
         """Arrow schema of the changes, with the weight where rows can be taken back."""
         ...
 
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the view, as far as the first trace has them."""
+        ...
+
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Fold the rows of one partition in."""
         ...
@@ -95,6 +105,11 @@ class WorkBase:
         return False
 
     @property
+    def wakes(self) -> bool:
+        """What goes by time does not wait for rows."""
+        return self.timed
+
+    @property
     def late(self) -> Any:
         """No row is too late."""
         return None
@@ -103,6 +118,17 @@ class WorkBase:
     def complete(self) -> bool:
         """The output cannot be got back from the state."""
         return False
+
+    @property
+    def output(self) -> Any:
+        """Every operator says what it gives."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns of the output."""
+        names: list[str] = self.output.names
+        return names
 
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Everything is kept."""
