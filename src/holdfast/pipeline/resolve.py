@@ -72,16 +72,21 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
                 found[node.name] = done
                 frames[id(node)] = spark.createDataFrame([], spark_schema(done.work.output))
             elif isinstance(node, LateNode):
-                late = found[node.operator.name].work.late
-                if late is None:
-                    raise InvalidInputError(
-                        "no row is ever too late for this operator", kind="no_late_rows",
-                        operator=node.operator.name, remedy="leave the sink of late rows out",
-                    )  # fmt: skip
+                late = _late_schema(found[node.operator.name])
                 frames[id(node)] = spark.createDataFrame([], spark_schema(late))
             elif isinstance(node, SinkNode):
                 frames[id(node)] = before[0]
     return found
+
+
+def _late_schema(resolved: Resolved) -> Any:
+    late = resolved.work.late
+    if late is None:
+        raise InvalidInputError(
+            "no row is ever too late for this operator", kind="no_late_rows",
+            operator=resolved.node.name, remedy="leave the sink of late rows out",
+        )  # fmt: skip
+    return late
 
 
 def union_frame(node: UnionNode, frames: Sequence[Any]) -> Any:
