@@ -297,9 +297,7 @@ def test_an_interval_join_forgets_and_its_state_stops_growing(spark, tmp_path) -
     for step in range(24):
         for side in "ab":
             start = (1_000 + 30 * step) * 1_000_000
-            write_events(
-                tmp_path, side, step, [(n, start + n * 10_000, n) for n in range(300)]
-            )
+            write_events(tmp_path, side, step, [(n, start + n * 10_000, n) for n in range(300)])
 
     def seen(report) -> None:
         if report.epoch >= 2:
