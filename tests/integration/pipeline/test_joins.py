@@ -310,3 +310,56 @@ def test_an_interval_join_forgets_and_its_state_stops_growing(spark, tmp_path) -
     rows, size = zip(*kept, strict=True)
     assert max(rows) < 24 * 600 * 0.6, rows
     assert any(after < before for before, after in itertools.pairwise(size)), size
+
+
+def test_shapes_of_joins_that_users_write(spark, tmp_path) -> None:
+    """Other key names, a suffix, a self-join, keys of other types, and an aggregate behind a join."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    made = {"id": "cast(id % 7 AS int)", "v": "id", "tags": "map('a', id)"}
+    a = pipe.source("a", hf.sources.Generator(made, rows=20, rows_per_epoch=10))
+    b = pipe.source(
+        "b", hf.sources.Generator({"key": "cast(id % 5 AS decimal(10,2))", "v": "id * 10"}, rows=10)
+    )
+    found = {
+        "mapped": a.join(b, {"id": "key"}, "left", name="mapped", suffix="_b"),
+        "self": a.select("id", "v").join(a.select("id", "v AS w"), "id", name="self"),
+        "semi": a.join(b.select("key AS id", "v"), "id", "semi", name="semi"),
+    }
+    counts = found["mapped"].group_by("id").agg(n=hf.count("v_b"), s=hf.sum("v_b"), name="counts")
+    for name, stream in {**found, "counts": counts}.items():
+        pipe.sink(f"{name}-out", stream, hf.sinks.Parquet(str(tmp_path / name)))
+    pipe.run()
+    left = [(n % 7, n) for n in range(20)]
+    right = [(n % 5, n * 10) for n in range(10)]
+
+    def read(name: str, columns: list[str]) -> Counter:
+        total: Counter = Counter()
+        for file in (tmp_path / name).glob("hf_epoch=*/*.parquet"):
+            for row in pq.ParquetFile(file).read().to_pylist():
+                total[tuple(row[c] for c in columns)] += row.get("_weight", 1)
+        return Counter({row: n for row, n in total.items() if n})
+
+    pairs = [(i, v, k, w) for i, v in left for k, w in right if i == k]
+    alone = [(i, v, None, None) for i, v in left if i > 4]
+    assert read("mapped", ["id", "v", "key", "v_b"]) == Counter(pairs + alone)
+    assert read("self", ["id", "v", "w"]) == Counter(
+        (i, v, w) for i, v in left for j, w in left if i == j
+    )
+    assert read("semi", ["id", "v"]) == Counter((i, v) for i, v in left if i < 5)
+    want = Counter()
+    for key in range(7):
+        values = [w for i, _, _, w in pairs if i == key]
+        want[(key, len(values), sum(values) if values else None)] += 1
+    assert read("counts", ["id", "n", "s"]) == want
+
+
+def test_keys_that_cannot_be_compared_safely_are_refused(spark, tmp_path) -> None:
+    """Text against numbers is an error that names both columns, not a cast in silence."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark)
+    a = pipe.source("a", hf.sources.Generator({"k": "id"}, rows=1))
+    b = pipe.source("b", hf.sources.Generator({"k": "cast(id AS string)"}, rows=1))
+    a.join(b, "k", name="j")
+    with pytest.raises(hf.errors.InvalidInputError) as caught:
+        pipe.run()
+    assert caught.value.kind == "join_key_types"
+    assert caught.value.facts["operator"] == "j"
