@@ -30,6 +30,7 @@ from holdfast.pipeline.operators.work import (
     WorkBase,
     group_by_key,
     group_numbers,
+    retyped,
     weights_of,
 )
 from holdfast.state import TraceSchema
@@ -132,6 +133,7 @@ class JoinWork(WorkBase):
 
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """The difference that the rows of both sides make."""
+        rows = retyped(rows, self._types)
         counters = {"late": 0} if self.late_columns else {}
         late = None
         if self.late_columns and context.watermark_us is not None and rows.num_rows:
@@ -150,6 +152,14 @@ class JoinWork(WorkBase):
             blocks += epoch.blocks()
             updates = epoch.updates()
         return Result(self._assembled(blocks), updates, counters, late)
+
+    @property
+    def _types(self) -> dict[str, Any]:
+        """Types of the shuffled columns."""
+        types = dict(zip(self.key_names, self.sides[LEFT].keys.types, strict=True))
+        for side in self.sides:
+            types |= dict(zip(side.slots, side.values.types, strict=True))
+        return types
 
     def _on_time(self, rows: Any, watermark_us: int) -> tuple[Any, Any]:
         """Rows that are not too late, and those that are."""

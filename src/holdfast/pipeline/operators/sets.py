@@ -24,6 +24,7 @@ from holdfast.pipeline.operators.work import (
     Result,
     WorkBase,
     group_by_key,
+    retyped,
     weights_of,
 )
 from holdfast.state import TraceSchema
@@ -74,6 +75,7 @@ class SetWork(WorkBase):
         del context
         if not rows.num_rows:
             return Result(empty_batch(self.output))
+        rows = retyped(rows, {field.name: field.type for field in self.row})
         groups, columns = group_by_key(rows, self.row.names)
         first = pa.array(groups.first())
         keys = [column.take(first) for column in columns]

@@ -136,6 +136,15 @@ class WorkBase:
         return {}
 
 
+def retyped(rows: Any, types: Mapping[str, Any]) -> Any:
+    """The rows with these types: Spark says differently, from plan to plan, what may be null."""
+    wrong = [n for n, kind in types.items() if rows.schema.field(n).type != kind]
+    for name in wrong:
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, name, rows.column(index).cast(types[name]))
+    return rows
+
+
 def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:
     """Rows of one batch by key, and the normalised key columns."""
     hashes = rows.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64)

@@ -21,7 +21,7 @@ from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.operators.join import LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.pipeline.operators.pairs import Reach
 from holdfast.pipeline.operators.work import HASH, SIDE
-from holdfast.pipeline.resolving.common import Resolved, key_schema
+from holdfast.pipeline.resolving.common import Resolved, key_schema, nullable_type
 
 _SIDES = ("left", "right")
 
@@ -107,7 +107,8 @@ def _layout(
         free = list(range(len(slot_types)))
         for name in wanted:
             kind = side.fields[name.lower()].dataType
-            found = next((slot for slot in free if slot_types[slot] == kind), None)
+            same = [slot for slot in free if _arrow(slot_types[slot]) == _arrow(kind)]
+            found = same[0] if same else None
             if found is None:
                 slot_types.append(kind)
                 found = len(slot_types) - 1
@@ -133,7 +134,7 @@ def _check_time(node: OperatorNode, column: Any) -> None:
 
 
 def _arrow(kind: Any) -> Any:
-    return to_arrow_type(kind, timezone="UTC")
+    return nullable_type(to_arrow_type(kind, timezone="UTC"))
 
 
 def _work(node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]) -> JoinWork:

@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.operators.sets import SetWork
 from holdfast.pipeline.operators.work import HASH, SIDE
-from holdfast.pipeline.resolving.common import Resolved, hash_text, key_schema
+from holdfast.pipeline.resolving.common import (
+    Resolved,
+    hash_text,
+    key_schema,
+    nullable_type,
+)
 
 
 def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
@@ -29,7 +36,8 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
             done = part if done is None else done.unionByName(part)
         return done
 
-    row = key_schema(node, sides(frames), tuple(names))
+    keys = key_schema(node, sides(frames), tuple(names))
+    row = pa.schema([pa.field(f.name, nullable_type(f.type)) for f in keys])
     more = [SIDE, *([WEIGHT] if weighted else [])]
 
     def prepare(inputs: Sequence[Any]) -> Any:
