@@ -259,6 +259,32 @@ def require_watermark(node: Node, owner: str) -> None:
             sources=",".join(source.name for source in sources_of(node)),
             remedy='say pipe.source(..., event_time="column", delay="10 seconds")',
         )
+    delay_before(node, owner)
+
+
+def delay_before(node: Node, owner: str) -> int:
+    """How far rows that reach a node may lie behind the watermark by the work of windows before it.
+
+    A window that gives updates speaks of times down to its own size and lateness behind the
+    watermark. One that speaks only when it closes is always behind, by as much as the watermark
+    moved, and a session may have begun at any time: what goes by time cannot follow those.
+    """
+    total = 0
+    for found in upstream(node):
+        if not isinstance(found, OperatorNode) or found.what != "window":
+            continue
+        window = found.detail.window
+        if found.detail.emit == "close" or window.kind == "session":
+            raise InvalidInputError(
+                "an operator that goes by event time cannot follow a session or closed windows",
+                kind="time_behind_window",
+                operator=owner,
+                window=found.name,
+                remedy='use emit="update" in the window before, or group by window_start and '
+                "window_end as plain columns",
+            )
+        total += window.size_us + found.detail.lateness_us
+    return total
 
 
 def _kind(node: Node) -> str:

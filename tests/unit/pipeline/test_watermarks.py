@@ -107,8 +107,10 @@ def declared():
 
     pipe = hf.Pipeline("p", store="unused")
     rows = hf.sources.Files("unused", schema="k string, at timestamp, x long")
-    return hf, pipe.source("in", rows, event_time="at"), hf.Pipeline("q", store="unused").source(
-        "in", rows
+    return (
+        hf,
+        pipe.source("in", rows, event_time="at"),
+        hf.Pipeline("q", store="unused").source("in", rows),
     )
 
 
@@ -130,9 +132,7 @@ def test_windows_that_cannot_work_are_refused_before_spark_starts():
     refused("invalid_duration", lambda: hf.session("at", "a while"))
     refused("several_windows", lambda: rows.group_by(hour, hour).agg(n=n, name="a"))
     refused("unknown_column", lambda: rows.group_by("y", hour).agg(n=n, name="a"))
-    refused(
-        "unknown_column", lambda: rows.group_by(hf.tumbling("y", "1 hour")).agg(n=n, name="a")
-    )
+    refused("unknown_column", lambda: rows.group_by(hf.tumbling("y", "1 hour")).agg(n=n, name="a"))
     refused("unknown_emit", lambda: rows.group_by(hour).agg(n=n, name="a", emit="never"))
     refused("no_watermark", lambda: untimed.group_by(hour).agg(n=n, name="a", emit="close"))
     refused("no_watermark", lambda: untimed.group_by(hour).agg(n=n, name="a", lateness="1 hour"))
@@ -141,6 +141,17 @@ def test_windows_that_cannot_work_are_refused_before_spark_starts():
     refused("no_late_rows", lambda: rows.late)
     refused("no_late_rows", lambda: rows.group_by("k").agg(n=n, name="plain").late)
     done = rows.group_by("k", hour).agg(n=n, name="a")
+    tight = rows.group_by("k", hour).agg(n=n, name="tight", emit="close")
+    visits = rows.group_by("k", hf.session("at", "1 minute")).agg(n=n, name="visits")
+    late = hf.tumbling("window_end", "1 day")
+    for before in (tight, visits):
+        refused("time_behind_window", lambda b=before: b.group_by(late).agg(n=n, name="c"))
+    refused(
+        "time_behind_window",
+        lambda: tight.dedupe("k", name="c", time="window_end", within="1 day"),
+    )
+    day = done.group_by(late).agg(n=n, name="day", lateness="5 minutes")
+    assert day.node.params["lateness_us"] == str(65 * 60 * SECOND)
     assert done.columns == ["k", "window_start", "window_end", "n"]
     assert done.node.changes
     assert not rows.group_by(hour).agg(n=n, name="b", emit="close").node.changes

@@ -17,6 +17,7 @@ from holdfast.pipeline.graph import (
     StepNode,
     checked_names,
     checked_output,
+    delay_before,
     require_watermark,
 )
 from holdfast.pipeline.windows import END, START, Window
@@ -27,7 +28,10 @@ _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(eq=False)
 class WindowDetail:
-    """What the resolver of windows must know. `late_asked`: a sink wants the late rows."""
+    """What the resolver of windows must know. `late_asked`: a sink wants the late rows.
+
+    `lateness_us` has what windows before this one may lag behind the watermark in it.
+    """
 
     window: Window
     aggregates: Mapping[str, Aggregate]
@@ -65,7 +69,8 @@ def window_node(
         )  # fmt: skip
     if how == "close" or lateness is not None:
         require_watermark(before, name)
-    lateness_us = 0 if lateness is None else duration_us(lateness)
+    own_us = 0 if lateness is None else duration_us(lateness)
+    lateness_us = own_us + delay_before(before, name)
     columns = checked_output([*plain, START, END, *aggregates], name)
     params = {column: str(aggregate) for column, aggregate in aggregates.items()}
     params |= {"window": str(window), "emit": how, "lateness_us": str(lateness_us)}

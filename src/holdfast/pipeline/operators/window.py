@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,7 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.operators.aggregate import ROWS, AggregateWork
 from holdfast.pipeline.operators.fold import DistinctFold
+from holdfast.pipeline.operators.panes import added_up, can_add_up
 from holdfast.pipeline.operators.work import HASH, WEIGHT, EpochContext, Result, WorkBase
 from holdfast.pipeline.windows import END, START
 from holdfast.state import TraceSchema
@@ -117,19 +119,25 @@ class WindowWork(TimedBase):
 
     def _assign(self, rows: Any, closed_us: int | None) -> tuple[Any, Any, int]:
         """Every row once for each of its open windows; rows that missed one, and their number."""
-        at = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
-        last = at - (at - self.offset_us) % self.slide_us
+        at = _times(rows)
+        missed = np.zeros(len(at), np.bool_)
+        if closed_us is not None:  # by the first of its windows to end, which is the first to close
+            first_end = at + self.slide_us - (at - self.offset_us - self.size_us) % self.slide_us
+            missed = first_end < closed_us
+        late = self.late_rows(rows, missed)
         each = -(-self.size_us // self.slide_us)
-        starts = last[:, None] - np.arange(each, dtype=np.int64) * self.slide_us
+        if each > 1 and can_add_up(self.inner.folds):
+            pane = at - (at - self.offset_us) % math.gcd(self.size_us, self.slide_us)
+            keys = [name for name in self.inner.keys.names if name not in (START, END)]
+            rows = added_up(rows, pane, AT, keys, self.inner.folds)
+            at = _times(rows)
+        starts = (at - (at - self.offset_us) % self.slide_us)[:, None]
+        starts = starts - np.arange(each, dtype=np.int64) * self.slide_us
         ends = starts + self.size_us
         inside = ends > at[:, None]
-        missed = np.zeros(len(at), np.bool_)
         if closed_us is not None:
-            gone = inside & (ends < closed_us)
-            missed = gone.any(axis=1)
-            inside &= ~gone
-        late = self.late_rows(rows, missed)
-        everything = each == 1 and inside.all()
+            inside &= ends >= closed_us
+        everything = each == 1 and bool(inside.all())
         index = np.arange(len(at)) if everything else np.repeat(np.arange(len(at)), inside.sum(1))
         spans = (starts[inside], ends[inside])
         return self._spread(rows, index, *spans, whole=everything), late, int(missed.sum())
@@ -152,6 +160,11 @@ class WindowWork(TimedBase):
             names.append(name)
             columns.append(pa.array(micros).cast(self.inner.keys.field(name).type))
         return pa.RecordBatch.from_arrays(columns, names=names)
+
+
+def _times(rows: Any) -> np.ndarray:
+    micros: np.ndarray = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
+    return micros
 
 
 def window_hash(hashes: np.ndarray, starts: np.ndarray) -> np.ndarray:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, invariant
 from holdfast.pipeline.declare.windows import WindowDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.operators.aggregate import AggregateWork
@@ -19,6 +19,9 @@ from holdfast.pipeline.operators.work import HASH, Work
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema
 from holdfast.pipeline.windows import END, START
+
+# Where tasks put the window: not under its own names, which an input may have too.
+_PLACES = {"hf window start": START, "hf window end": END}
 
 
 def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
@@ -32,19 +35,19 @@ def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     changes, session = WEIGHT in df.columns, detail.window.kind == "session"
     names = [name for name in df.columns if name != WEIGHT]
     kind = _time_kind(node, df, detail)
-    blank = {name: f"cast(NULL AS {kind}) AS {name}" for name in (START, END)}
+    blank = [f"cast(NULL AS {kind}) AS `{name}`" for name in _PLACES]
     # Rows of a session are kept one by one and added up again, so they count once each here.
     shape = df.drop(WEIGHT) if session else df
-    shape = shape.selectExpr("*", *blank.values())
-    keyed = replace(node, keys=(*node.keys, START, END), detail=detail.aggregates)
+    shape = shape.selectExpr("*", *blank)
+    keyed = replace(node, keys=(*node.keys, *_PLACES), detail=detail.aggregates)
     found = resolve_aggregate(keyed, [shape])
-    inner, texts = found.work, found.texts
-    if not isinstance(inner, AggregateWork):
-        raise InvalidInputError("not an aggregate", kind="not_an_aggregate", operator=node.name)
+    texts = found.texts
+    inner = _renamed(found.work)
     row = arrow_schema(df.select(*names).schema) if detail.late_asked else None
     if row is not None and changes:
         row = row.append(pa.field(WEIGHT, pa.int64()))
-    wanted = [text for text in texts if text not in (f"`{START}`", f"`{END}`", WEIGHT)]
+    skipped = {WEIGHT, *(f"`{name}`" for name in _PLACES)}
+    wanted = [text for text in texts if text not in skipped]
     micros = f"unix_micros(cast(cast({detail.window.time} AS {kind}) AS timestamp))"
     wanted += [f"{micros} AS {AT}", WEIGHT if changes else f"1L AS {WEIGHT}"]
     if detail.late_asked:
@@ -54,7 +57,7 @@ def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
 
     def prepare(inputs: Sequence[Any]) -> Any:
         given = inputs[0].where(f"({detail.window.time}) IS NOT NULL")
-        return given.selectExpr("*", *blank.values()).selectExpr(*wanted)
+        return given.selectExpr("*", *blank).selectExpr(*wanted)
 
     return Resolved(node, _work(node, detail, inner, row, shape, texts), prepare)
 
@@ -74,10 +77,18 @@ def _work(
         [
             pa.field(field.name.removeprefix("__hf"), field.type)
             for field in given
-            if field.name not in {HASH, *inner.keys.names}
+            if field.name not in {HASH, *_PLACES, *inner.keys.names}
         ]
     )
     return SessionWork(*shared, window.size_us, keys, inputs)
+
+
+def _renamed(work: Work) -> AggregateWork:
+    """The aggregate with the columns of its window under their own names."""
+    invariant(isinstance(work, AggregateWork), "a window needs an aggregate")
+    inner = cast("AggregateWork", work)
+    fields = [field.with_name(_PLACES.get(field.name, field.name)) for field in inner.keys]
+    return replace(inner, keys=pa.schema(fields))
 
 
 def _time_kind(node: OperatorNode, df: Any, detail: WindowDetail) -> str:
