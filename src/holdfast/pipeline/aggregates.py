@@ -208,7 +208,7 @@ def collect_set(expression: str, *, limit: int) -> Aggregate:
 def _limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
         raise InvalidInputError(
-            "a collection needs a bound", kind="invalid_limit", limit=repr(limit)[:40],
+            "a collection needs a bound", kind="invalid_collect_limit", limit=repr(limit)[:40],
             remedy=f"say how many values it may hold, at most {LIMIT_MAX}",
         )  # fmt: skip
     return limit

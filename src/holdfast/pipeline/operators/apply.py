@@ -232,8 +232,8 @@ class ApplyWork(WorkBase):
         times = answer.values.column(TOUCHED).cast(pa.int64())
         old = pc.fill_null(pc.less(times, context.watermark_us - self.ttl_us), False)  # noqa: FBT003
         gone: np.ndarray = old.to_numpy(zero_copy_only=False)
-        left: np.ndarray = found & ~gone
-        return left
+        remembered: np.ndarray = found & ~gone
+        return remembered
 
     def _summed(self, rows: Any) -> Any:
         """Rows that came and went in one epoch are not there."""
