@@ -1,15 +1,19 @@
 """Checkpoints: commit protocol, catalog, fence, verification, recovery, retention."""
 
-from holdfast.checkpoint.draft import Draft
-from holdfast.checkpoint.footprint import Footprint, footprints
-from holdfast.checkpoint.opening import recovery_plan
-from holdfast.checkpoint.reader import StoreReader, list_pipelines, read_store
-from holdfast.checkpoint.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
-from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan
-from holdfast.checkpoint.schedule import Schedule
-from holdfast.checkpoint.store import SinkHandler, Store, open_store
-from holdfast.checkpoint.sweep import SweepReport
-from holdfast.checkpoint.verify import VerifyReport, verify_store
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.draft import Draft
+    from holdfast.checkpoint.footprint import Footprint, footprints
+    from holdfast.checkpoint.opening import recovery_plan
+    from holdfast.checkpoint.reader import StoreReader, list_pipelines, read_store
+    from holdfast.checkpoint.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
+    from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan
+    from holdfast.checkpoint.schedule import Schedule
+    from holdfast.checkpoint.store import SinkHandler, Store, open_store
+    from holdfast.checkpoint.sweep import SweepReport
+    from holdfast.checkpoint.verify import VerifyReport, verify_store
 
 __all__ = [
     "Draft",
@@ -32,3 +36,35 @@ __all__ = [
     "recovery_plan",
     "verify_store",
 ]
+
+# Loaded when first asked for: who reads a store does not pay for what writes one.
+_WHERE = {
+    "Draft": "holdfast.checkpoint.draft",
+    "Footprint": "holdfast.checkpoint.footprint",
+    "PendingToken": "holdfast.checkpoint.recovery",
+    "RebuildPlan": "holdfast.checkpoint.rebuild",
+    "RecoveryPlan": "holdfast.checkpoint.recovery",
+    "Schedule": "holdfast.checkpoint.schedule",
+    "SinkHandler": "holdfast.checkpoint.store",
+    "Store": "holdfast.checkpoint.store",
+    "StoreReader": "holdfast.checkpoint.reader",
+    "SweepReport": "holdfast.checkpoint.sweep",
+    "VerifyReport": "holdfast.checkpoint.verify",
+    "footprints": "holdfast.checkpoint.footprint",
+    "list_pipelines": "holdfast.checkpoint.reader",
+    "open_store": "holdfast.checkpoint.store",
+    "plan_rebuild": "holdfast.checkpoint.rebuild",
+    "read_store": "holdfast.checkpoint.reader",
+    "rebuild_catalog": "holdfast.checkpoint.rebuild",
+    "recovery_plan": "holdfast.checkpoint.opening",
+    "verify_store": "holdfast.checkpoint.verify",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__`, from its module."""
+    if name not in _WHERE:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value

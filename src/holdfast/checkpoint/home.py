@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
@@ -52,5 +51,7 @@ class Home:
 
         if self.storage.parallel == 1 or len(wanted) < 2:
             return [fetch(path) for path in wanted]
+        from concurrent.futures import ThreadPoolExecutor  # imports logging: not for one read
+
         with ThreadPoolExecutor(min(self.storage.parallel, len(wanted))) as pool:
             return [*pool.map(fetch, wanted)]

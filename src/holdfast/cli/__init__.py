@@ -1,5 +1,5 @@
 """The command line: everything about a checkpoint, without a cluster."""
 
-from holdfast.cli.entry import main
+from holdfast.cli.entry import command, main
 
-__all__ = ["main"]
+__all__ = ["command", "main"]

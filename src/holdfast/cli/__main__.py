@@ -1,8 +1,6 @@
 """`python -m holdfast.cli`, for where the console command is not installed."""
 
-import sys
-
-from holdfast.cli.entry import main
+from holdfast.cli.entry import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

@@ -1,6 +1,6 @@
 """The application: every verb, and the groups that other packages bring.
 
-Invariant: a group (`journal`, `guard`) is imported only when it is asked for or listed.
+Invariant: a verb or a group (`journal`, `guard`) is imported only when it is asked for or listed.
 """
 
 from __future__ import annotations
@@ -12,9 +12,26 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from holdfast.cli.verbs import copy, doctor, inspect, keep, run, state
 from holdfast.version import __version__
 
+VERBS = {
+    "ls": "inspect",
+    "show": "inspect",
+    "verify": "inspect",
+    "recover": "inspect",
+    "pin": "keep",
+    "unpin": "keep",
+    "delete": "keep",
+    "gc": "keep",
+    "rebuild-catalog": "keep",
+    "restore": "keep",
+    "state": "state",
+    "diff": "state",
+    "fork": "copy",
+    "sync": "copy",
+    "doctor": "doctor",
+    "run": "run",
+}
 _GROUPS = {
     "guard": ("holdfast.guard.cli", "guard_app"),
     "journal": ("holdfast.journal.cli", "journal_app"),
@@ -22,23 +39,35 @@ _GROUPS = {
 
 
 class LazyGroup(TyperGroup):
-    """Knows which groups could be there without importing them."""
+    """Knows which verbs and groups there are without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Own verbs in order of use, then the groups that are installed."""
-        return [*super().list_commands(ctx), *(name for name in _GROUPS if _installed(name))]
+        """Verbs in order of use, then the groups that are installed."""
+        del ctx
+        return [*VERBS, *(name for name in _GROUPS if _installed(name))]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A verb, or a group imported now."""
-        known = super().get_command(ctx, cmd_name)
-        if known is not None or not _installed(cmd_name):
-            return known
+        """A verb or group, imported now."""
+        del ctx
+        if cmd_name in VERBS:
+            return self._verb(cmd_name)
+        if not _installed(cmd_name):
+            for name in VERBS:  # so that the parser can say what was perhaps meant
+                self._verb(name)
+            return None
         module, name = _GROUPS[cmd_name]
         try:
             group = getattr(import_module(module), name)
         except ImportError:
             return None
         return typer.main.get_command(group)
+
+    def _verb(self, name: str) -> Any:
+        if name not in self.commands:
+            part = typer.Typer(rich_markup_mode=None, add_completion=False)
+            import_module(f"holdfast.cli.verbs.{VERBS[name]}").register(part)
+            self.commands.update(typer.main.get_group(part).commands)
+        return self.commands[name]
 
 
 def _installed(name: str) -> bool:
@@ -79,7 +108,3 @@ def _options(
     ),
 ) -> None:
     del version
-
-
-for _module in (inspect, keep, state, copy, doctor, run):
-    _module.register(app)

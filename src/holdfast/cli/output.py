@@ -18,7 +18,6 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 import typer
 
-from holdfast.cli.facts.checking import failure_of
 from holdfast.cli.text import Line, clean, plain, use_colour
 from holdfast.errors import (
     HoldfastError,
@@ -96,6 +95,8 @@ def _complain(error: HoldfastError, *, as_json: bool) -> None:
         traceback.print_exc()
     error = _in_our_words(error)
     if as_json:
+        from holdfast.cli.facts.checking import failure_of
+
         sys.stdout.write(msgspec.json.format(encode(failure_of(error)), indent=2).decode() + "\n")
     parts = [error.what]
     parts += [f"  {key}: {value}" for key, value in error.facts.items() if key not in _QUIET]

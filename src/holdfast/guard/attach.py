@@ -146,6 +146,7 @@ def attach(
     batches, every_ms = _parse_every(every)
     session = spark if spark is not None else _active_session()
     check_spark_version(session)
+    _check_session(session, query)
     location = checkpoint_location or _location_of(query)
     settings = msgspec.structs.replace(DEFAULTS, retain=retain)
     clock = clock or SystemClock()
@@ -228,6 +229,15 @@ def _active_session() -> Any:
             remedy="give it as spark=…",
         )  # fmt: skip
     return session
+
+
+def _check_session(session: Any, query: Any) -> None:
+    """Listeners hear the queries of their own session only: the wrong one would never save."""
+    if query.isActive and all(str(other.id) != str(query.id) for other in session.streams.active):
+        raise InvalidInputError(
+            "the query was started by another Spark session", kind="other_session",
+            query=str(query.id), remedy="give the session that started it as spark=…",
+        )  # fmt: skip
 
 
 def _location_of(query: Any) -> str:

@@ -244,8 +244,8 @@ class _Computation:
                 return
             path = f"{name}.changelog"
             found.files.append(path)
-            if uid is None:
-                self._take(path)
+            if uid is None or version - 1 in ancestors:
+                self._take(path)  # a newer changelog has named what this one builds on
             else:
                 changes = read_changelog(self._read(path), path)
                 if changes is not None:

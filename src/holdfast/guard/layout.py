@@ -10,6 +10,7 @@ Spec: spec/guard-v1.md, section 1.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import Literal
@@ -65,6 +66,8 @@ class Meaning:
     compact: bool = False
 
 
+# An attached query is listed again and again, and most of its names are those of the time before.
+@functools.lru_cache(maxsize=16_384)
 def classify(path: str) -> Meaning | None:
     """The meaning of a path relative to the checkpoint location; None for a foreign file."""
     for kind, pattern in _PATTERNS:

@@ -3,15 +3,24 @@
 from holdfast.pipeline import sinks, sources
 from holdfast.pipeline.aggregates import (
     Aggregate,
+    approx_count_distinct,
     avg,
+    collect_list,
+    collect_set,
     count,
     count_distinct,
+    first,
+    last,
     max,
+    median,
     min,
+    percentile,
     stddev,
     sum,
+    udaf,
     variance,
 )
+from holdfast.pipeline.declare.joins import interval
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
@@ -24,11 +33,19 @@ __all__ = [
     "Pipeline",
     "RunSummary",
     "Stream",
+    "approx_count_distinct",
     "avg",
+    "collect_list",
+    "collect_set",
     "count",
     "count_distinct",
+    "first",
+    "interval",
+    "last",
     "max",
+    "median",
     "min",
+    "percentile",
     "run_command",
     "sinks",
     "sliding",
@@ -36,5 +53,6 @@ __all__ = [
     "stddev",
     "sum",
     "tumbling",
+    "udaf",
     "variance",
 ]

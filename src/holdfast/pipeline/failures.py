@@ -7,6 +7,7 @@ import re
 from holdfast.errors import HoldfastError, StorageError
 
 _OURS = re.compile(r"holdfast\.errors\.(\w+): (.+)")
+_CAUSE = re.compile(r"\bcause=([a-z_]+)")
 _LAST = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
@@ -19,7 +20,9 @@ def spark_failure(error: Exception, epoch: int) -> HoldfastError:
     if ours is not None:
         kind = getattr(errors, ours.group(1), HoldfastError)
         if isinstance(kind, type) and issubclass(kind, HoldfastError):
-            return kind(ours.group(2).strip()[:2000], kind="failed_in_task", epoch=epoch)
+            text = ours.group(2).strip()[:2000]
+            cause = _CAUSE.search(text)
+            return kind(text, kind=cause.group(1) if cause else "failed_in_task", epoch=epoch)
     causes = _LAST.findall(text)
     reason = f"{causes[-1][0]}: {causes[-1][1]}" if causes else (text.splitlines() or [""])[0]
     return StorageError(

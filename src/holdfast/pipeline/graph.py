@@ -193,7 +193,11 @@ class Graph:
         )
 
     def topology(self, traces: Mapping[str, Mapping[str, str]] | None = None) -> Topology:
-        """What the fingerprint is taken from. traces: by operator and trace, the stored columns."""
+        """What the fingerprint is taken from. traces: by operator and trace, the stored columns.
+
+        An operator that keeps nothing under its own name (a join: its result is not its state) is
+        not stateful itself; its parts are.
+        """
         parts = [
             Part(
                 name=node.name, kind="source", what=node.connector.what,
@@ -203,10 +207,10 @@ class Graph:
         ]  # fmt: skip
         for node in self.operators:
             params = {**node.params, **_steps(node)}
-            columns = (traces or {}).get(node.name, {})
+            columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=True,
+                    name=node.name, kind="operator", what=node.what, stateful=node.name in columns,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
                     schema=columns.get(node.name, ""),
                 )

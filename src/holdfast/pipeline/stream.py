@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
+from holdfast.pipeline.declare.apply import apply_node
+from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
+from holdfast.pipeline.declare.sets import add_compared, union_of
+from holdfast.pipeline.declare.top import latest_node, top_k_node
 from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
@@ -119,9 +123,42 @@ class Stream:
 
         return self._step(apply, f"join {name} on {', '.join(keys)} {how}", None)
 
+    def join(
+        self, other: Stream, on: On, how: str = "inner", *, name: str,
+        condition: str | None = None, within: Interval | None = None, suffix: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Join with another stream, kept up to date by the rows of both.
+
+        on: a column, several, or {left column: right column}; nulls meet nothing, as in SQL.
+        how: inner, left, right, full, semi or anti. condition: SQL over the columns of both sides,
+        part of what makes a match. within: `hf.interval(...)`; rows that can no longer match are
+        forgotten. suffix: appended to columns of the right side whose names are taken.
+        """
+        self._same_pipeline(other, name)
+        join = Join(on, how, name, condition, within, suffix)
+        return Stream(self._graph, add_join(self._graph, self.node, other.node, join))
+
+    def union(self, *others: Stream) -> Stream:
+        """All rows of these streams, duplicates included; columns go by name."""
+        for other in others:
+            self._same_pipeline(other, "union")
+        return Stream(self._graph, union_of([self.node, *(other.node for other in others)]))
+
+    def except_(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that the other stream has not; `all`: as often as it has them fewer."""
+        self._same_pipeline(other, name)
+        rule = "except all" if all else "except"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
+    def intersect(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that both streams have; `all`: as often as both have them."""
+        self._same_pipeline(other, name)
+        rule = "intersect all" if all else "intersect"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
     @property
     def late(self) -> Stream:
-        """The rows that came too late for this window; they can only go into a sink."""
+        """Rows that came too late for this operator; they can only go into a sink."""
         return Stream(self._graph, late_node(self.node))
 
     def group_by(self, *keys: str | Window) -> Grouped:
@@ -174,6 +211,56 @@ class Stream:
         self._graph.add(node)
         return Stream(self._graph, node)
 
+    def _same_pipeline(self, other: Stream, owner: str) -> None:
+        if not isinstance(other, Stream) or other._graph is not self._graph:
+            raise InvalidInputError(
+                "the other side must be a stream of the same pipeline", kind="foreign_stream",
+                operator=owner, value=repr(other)[:80],
+            )  # fmt: skip
+
+    def top_k(
+        self, k: int, *, order_by: str | Sequence[str], name: str, per: str | Sequence[str] = (),
+        rank: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """The first `k` rows of each key by an ordering such as `["amount desc", "at"]`.
+
+        Without `per`, of the whole stream. `rank` names a column for 1 to k. What the ordering
+        leaves open is decided by all other columns, ascending: the same rows as `row_number()`
+        over (the ordering, then all other columns) gives in Spark.
+        """
+        return self._with(
+            top_k_node(self.node, k, per=per, order_by=order_by, name=name, rank=rank)
+        )
+
+    def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Stream:
+        """The last row of each key by an ordering; ties as in `top_k`."""
+        return self._with(latest_node(self.node, keys, order_by=order_by, name=name))
+
+    def apply(
+        self, function: Callable[..., Any], *, key: str | Sequence[str], state_schema: str,
+        output_schema: str, name: str, time: str | None = None, ttl: str | None = None,
+        timers: str | None = None, changes: bool = False, text: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Your own operator: `function(changes, state, context)` gives `(output, new state)`.
+
+        All are Arrow tables, over all touched keys of a partition at once. `changes` has the rows
+        of this epoch by key, `time` and all columns, with `_weight` where rows can be taken back;
+        `state` one row for each key that has some. The new state replaces that of every key in
+        `context.keys`: a key that is missing from it is deleted. timers: a timestamp column of the
+        state; a key is asked about, without rows, when the watermark reaches it. ttl: keys are
+        forgotten that long after the newest `time` of their rows; older rows are late. changes:
+        the output has a column `_weight` too. `text` stands for the function in the fingerprint.
+        """
+        node = apply_node(
+            self.node, function, key=key, state_schema=state_schema, output_schema=output_schema,
+            name=name, ttl=ttl, time=time, timers=timers, changes=changes, text=text,
+        )  # fmt: skip
+        return self._with(node)
+
+    def _with(self, node: OperatorNode) -> Stream:
+        self._graph.add(node)
+        return Stream(self._graph, node)
+
     def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
         node = StepNode(
             columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
@@ -210,8 +297,8 @@ class Grouped:
                     "not an aggregate", kind="not_an_aggregate", operator=name, column=column,
                     value=repr(aggregate)[:80], remedy='use hf.sum("amount"), hf.count() and so on',
                 )  # fmt: skip
-            if aggregate.expression and _PLAIN.fullmatch(aggregate.expression):
-                checked_names([aggregate.expression], self._before, name)
+            plain = [text for text in aggregate.expressions if _PLAIN.fullmatch(text)]
+            checked_names(plain, self._before, name)
         keys = tuple(key for key in self._keys if isinstance(key, str))
         if len(keys) < len(self._keys):
             node = window_node(

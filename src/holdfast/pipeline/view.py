@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
 from holdfast.pipeline.operators.aggregate import ROWS
+from holdfast.pipeline.operators.sets import SHOWN
+from holdfast.pipeline.operators.work import WEIGHT
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.stage import Place, source_of
 from holdfast.state import TraceReader, runs_of
@@ -32,12 +35,18 @@ class View:
         self.checkpoint = manifest.checkpoint
         self._pipeline = reader.home.pipeline
         self._place, self._partitions = place, partitions
+        if name not in resolved.work.traces:
+            raise NotFoundError(
+                "the operator does not keep its result", kind="nothing_to_show", operator=name,
+                keeps=",".join(resolved.work.traces),
+                remedy="give it a sink, or an operator after it that keeps one",
+            )  # fmt: skip
         self._schema = resolved.work.traces[name]
         self._runs = runs_of(manifest, name)
         mark = manifest.watermark_us
         bounds = {} if mark is None else resolved.work.bounds_us(mark)
         self._bound = bounds.get(name)
-        shown = [n for n in resolved.work.output.names if n in self._all]
+        shown = [n for n in resolved.work.shown if n in self._all]
         if not shown:
             raise NotFoundError("the operator keeps nothing to show", operator=name)
         self.columns = shown
@@ -78,7 +87,12 @@ class View:
 
 
 def _present(rows: Any) -> Any:
-    """Only what shows: groups and rows whose count is more than zero."""
+    """Only what shows: groups and rows whose count is more than zero, bags as often as it says."""
+    for name in (SHOWN, WEIGHT):
+        index = rows.schema.get_field_index(name)
+        if index >= 0:
+            counts = np.maximum(rows.column(index).to_numpy(zero_copy_only=False), 0)
+            return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
     for name in (ROWS, "_count"):
         if name in rows.schema.names:
             import pyarrow.compute as pc

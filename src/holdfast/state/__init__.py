@@ -4,26 +4,31 @@ Read first: `schema` (what a trace holds), `info` and `partition` (which runs sp
 vnodes), then `latest` and `bag` (what an operator calls).
 """
 
-from holdfast.state.bag import BagAnswer, BagPartition
-from holdfast.state.cache import RunCache
-from holdfast.state.checkpoint import entry_of, info_of, put_trace, runs_of
-from holdfast.state.info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
-from holdfast.state.latest import LatestAnswer, LatestPartition
-from holdfast.state.merge import BackgroundMerge, replace, run_merge
-from holdfast.state.opening import open_trace
-from holdfast.state.partition import live_runs, partition_range, partition_table, vnodes_of
-from holdfast.state.plan import (
-    MergePlan,
-    MergePolicy,
-    expired_runs,
-    plan_compaction,
-    plan_merge,
-)
-from holdfast.state.reader import TraceReader, diff
-from holdfast.state.run import RunOptions
-from holdfast.state.runfile import RunSource, Verify
-from holdfast.state.schema import DELETED, HASH, WEIGHT, TraceKind, TraceSchema
-from holdfast.state.small import SmallState
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.state.bag import BagAnswer, BagPartition
+    from holdfast.state.cache import RunCache
+    from holdfast.state.checkpoint import entry_of, info_of, put_trace, runs_of
+    from holdfast.state.info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
+    from holdfast.state.latest import LatestAnswer, LatestPartition
+    from holdfast.state.merge import BackgroundMerge, replace, run_merge
+    from holdfast.state.opening import open_trace
+    from holdfast.state.partition import live_runs, partition_range, partition_table, vnodes_of
+    from holdfast.state.plan import (
+        MergePlan,
+        MergePolicy,
+        expired_runs,
+        plan_compaction,
+        plan_merge,
+    )
+    from holdfast.state.reader import TraceReader, diff
+    from holdfast.state.run import RunOptions
+    from holdfast.state.runfile import RunSource, Verify
+    from holdfast.state.scan import TraceScan
+    from holdfast.state.schema import DELETED, HASH, WEIGHT, TraceKind, TraceSchema
+    from holdfast.state.small import SmallState
 
 __all__ = [
     "ALL_VNODES",
@@ -45,6 +50,7 @@ __all__ = [
     "SmallState",
     "TraceKind",
     "TraceReader",
+    "TraceScan",
     "TraceSchema",
     "Verify",
     "VnodeRange",
@@ -64,3 +70,54 @@ __all__ = [
     "runs_of",
     "vnodes_of",
 ]
+
+# Loaded when first asked for: who reads a store does not pay for what writes one.
+_WHERE = {
+    "ALL_VNODES": "holdfast.state.info",
+    "BackgroundMerge": "holdfast.state.merge",
+    "BagAnswer": "holdfast.state.bag",
+    "BagPartition": "holdfast.state.bag",
+    "DELETED": "holdfast.state.schema",
+    "HASH": "holdfast.state.schema",
+    "LatestAnswer": "holdfast.state.latest",
+    "LatestPartition": "holdfast.state.latest",
+    "MergePlan": "holdfast.state.plan",
+    "MergePolicy": "holdfast.state.plan",
+    "RunCache": "holdfast.state.cache",
+    "RunInfo": "holdfast.state.info",
+    "RunOptions": "holdfast.state.run",
+    "RunSource": "holdfast.state.runfile",
+    "RunTarget": "holdfast.state.info",
+    "SmallState": "holdfast.state.small",
+    "TraceKind": "holdfast.state.schema",
+    "TraceReader": "holdfast.state.reader",
+    "TraceScan": "holdfast.state.scan",
+    "TraceSchema": "holdfast.state.schema",
+    "Verify": "holdfast.state.runfile",
+    "VnodeRange": "holdfast.state.info",
+    "WEIGHT": "holdfast.state.schema",
+    "diff": "holdfast.state.reader",
+    "entry_of": "holdfast.state.checkpoint",
+    "expired_runs": "holdfast.state.plan",
+    "info_of": "holdfast.state.checkpoint",
+    "live_runs": "holdfast.state.partition",
+    "open_trace": "holdfast.state.opening",
+    "partition_range": "holdfast.state.partition",
+    "partition_table": "holdfast.state.partition",
+    "plan_compaction": "holdfast.state.plan",
+    "plan_merge": "holdfast.state.plan",
+    "put_trace": "holdfast.state.checkpoint",
+    "replace": "holdfast.state.merge",
+    "run_merge": "holdfast.state.merge",
+    "runs_of": "holdfast.state.checkpoint",
+    "vnodes_of": "holdfast.state.partition",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__`, from its module."""
+    if name not in _WHERE:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value

@@ -20,8 +20,8 @@ import pyarrow as pa
 from holdfast.errors import IncompatibleError
 from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.keys import rows_equal
-from holdfast.state.latest import LatestPartition
 from holdfast.state.partition import Segment, segments
+from holdfast.state.scan import WINDOW_ROWS, TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
 from holdfast.state.stream import WINDOW_BYTES, Combine, combined
 from holdfast.state.trace import views_of
@@ -57,6 +57,12 @@ class TraceReader:
         head = [HASH] if hashes else []
         head += [WEIGHT] if self.schema.kind is TraceKind.BAG else []
         return [*head, *stored.names[2:]]
+
+    def scan(self, vnodes: VnodeRange = ALL_VNODES, *, window_rows: int = WINDOW_ROWS) -> TraceScan:
+        """The same rows in no order, read in several threads: for queries."""
+        views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
+        bound = self.time_bound_us
+        return TraceScan(views, self.schema, time_bound_us=bound, window_rows=window_rows)
 
     def table(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Any:
         """The same as one Arrow table."""
@@ -133,6 +139,8 @@ def _diff_latest(
     before: TraceReader, after: TraceReader, older: list[Segment], newer: list[Segment]
 ) -> Iterator[Any]:
     """Only keys in unshared runs can differ: look those up on both sides and compare."""
+    from holdfast.state.latest import LatestPartition  # lookups are not needed to read
+
     schema = before.schema
     views = views_of(older, before.source, schema, keep=False)
     views += views_of(newer, after.source, schema, keep=False)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.columns import indices, numbers
 from holdfast.state.keys import row_codes, rows_equal
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def join_batches(batches: Sequence[Any], schema: Any) -> Any:
 
 def take(batch: Any, index: np.ndarray) -> Any:
     """Rows by position."""
-    return batch.take(pa.array(index))
+    return batch.take(indices(index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ def group_rows(hashes: np.ndarray, columns: Sequence[Any]) -> Groups:
 def _pairs_equal(columns: Sequence[Any], left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not columns:
         return np.ones(len(left), np.bool_)
-    a, b = pa.array(left), pa.array(right)
+    a, b = indices(left), indices(right)
     return rows_equal([c.take(a) for c in columns], [c.take(b) for c in columns])
 
 
@@ -159,7 +160,7 @@ def _split_mixed(
     hit[group[mixed]] = True
     places = np.flatnonzero(hit[group])
     rows = order[places]
-    index = pa.array(rows)
+    index = indices(rows)
     codes = row_codes([c.take(index) for c in columns])
     local = _pair_order(group[places], codes)
     order[places] = rows[local]
@@ -184,7 +185,7 @@ def combine_latest(rows: Any, groups: Groups) -> Any:
 
 def combine_bag(rows: Any, groups: Groups) -> Any:
     """Each row once with the sum of its weights, in hash order, without zeros."""
-    sums = groups.sums(rows.column(1).to_numpy())
+    sums = groups.sums(numbers(rows.column(1)))
     kept = np.flatnonzero(sums)
     combined = take(rows, groups.first()[kept])
     return with_weights(combined, sums[kept])
@@ -193,5 +194,5 @@ def combine_bag(rows: Any, groups: Groups) -> Any:
 def with_weights(rows: Any, weights: np.ndarray) -> Any:
     """The same stored rows with other weights."""
     columns = rows.columns
-    columns[1] = pa.array(weights, pa.int64())
+    columns[1] = indices(weights)
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError, invariant
 from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
+from holdfast.state.kernels import pc
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
 
 if TYPE_CHECKING:

@@ -30,7 +30,8 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.state.cache import map_file
-from holdfast.state.info import RunInfo, VnodeRange, object_path
+from holdfast.state.columns import numbers
+from holdfast.state.info import RunInfo, object_path
 from holdfast.state.run import (
     HEADER_KEY,
     RUN_FORMAT,
@@ -52,6 +53,7 @@ _REMEDY = (
     "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
 )
 _BATCHES_KEPT = 2
+_READ_LOCKS = 16
 _DECODING = (
     pa.ArrowException, msgspec.MsgspecError, OSError, ValueError, KeyError, IndexError, TypeError,
     OverflowError,
@@ -203,6 +205,7 @@ class RunFile:
         self._kept: dict[int, Any] = {}
         self._times: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
+        self._reading = [threading.Lock() for _ in range(_READ_LOCKS)]
         self._unchecked: set[int] = set()
         self._guard(lambda: self._load(checked=checked))
 
@@ -293,7 +296,10 @@ class RunFile:
             "time_column": (self.schema.time_column, header.time_column),
             "operator": (info.operator, header.operator),
             "snapshot": (info.snapshot, header.snapshot),
-            "vnodes": (info.vnodes, VnodeRange(header.vnode_low, header.vnode_high)),
+            "vnodes": (
+                (info.vnodes.low, info.vnodes.high),
+                (header.vnode_low, header.vnode_high),
+            ),
             "epochs": ((info.epoch_low, info.epoch_high), (header.epoch_low, header.epoch_high)),
             "generation": (info.generation, header.generation),
             "rows": (info.rows, summary.rows),
@@ -337,25 +343,34 @@ class RunFile:
         return len(self._summary.batches)
 
     @property
+    def in_place(self) -> bool:
+        """Whether a batch is a view of the file, so that keeping it costs nothing."""
+        return self._kept_max is None
+
+    @property
     def hashes_distinct(self) -> bool:
         """Whether no two rows have the same hash."""
         return self._summary.hashes_distinct
 
     def batch(self, number: int) -> Any:
         """One record batch; in place, unless the run is compressed."""
-        with self._lock:  # a merge thread and a lookup may share an open run
+        found = self._kept.get(number)
+        if found is not None:
+            return found
+        # Threads may share an open run: one batch is checked once, different ones side by side.
+        with self._reading[number % _READ_LOCKS]:
             found = self._kept.get(number)
             if found is None:
                 found = self._guard(lambda: self._read_batch(number))
-                while self._kept_max is not None and len(self._kept) >= self._kept_max:
-                    self._kept.pop(next(iter(self._kept)))
-                self._kept[number] = found
+                with self._lock:
+                    while self._kept_max is not None and len(self._kept) >= self._kept_max:
+                        self._kept.pop(next(iter(self._kept)))
+                    self._kept[number] = found
         return found
 
     def hashes(self, number: int) -> np.ndarray:
         """The hashes of one record batch."""
-        column: np.ndarray = self.batch(number).column(0).to_numpy(zero_copy_only=False)
-        return column
+        return numbers(self.batch(number).column(0))
 
     def time_index(self) -> tuple[np.ndarray, np.ndarray]:
         """Event times in microseconds, ascending, and the row of each; rows without are left out.

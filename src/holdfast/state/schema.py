@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.kernels import pc
 from holdfast.state.keys import normalise, plain_type
 from holdfast.state.rows import one_batch
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.state.columns import numbers
 from holdfast.state.info import HASH_MAX
 from holdfast.state.rows import (
     combine_bag,
@@ -69,7 +70,7 @@ def combined(
             return
         pieces, single = _window(views, schema, how, first, last)
         if not single:
-            pieces = [_resolve(join_batches(pieces, schema.stored), schema)]
+            pieces = [resolve(join_batches(pieces, schema.stored), schema)]
         for piece in pieces:  # of a single view: nothing to combine, so nothing is copied
             rows = _drop(piece, schema, how)
             if rows.num_rows:
@@ -109,8 +110,9 @@ def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:
     return piece
 
 
-def _resolve(rows: Any, schema: TraceSchema) -> Any:
-    hashes = rows.column(0).to_numpy()
+def resolve(rows: Any, schema: TraceSchema) -> Any:
+    """Stored rows, oldest first, as each key or row once, in hash order."""
+    hashes = numbers(rows.column(0))
     groups = group_rows(hashes, [rows.column(i) for i in schema.identity_indices])
     if schema.kind is TraceKind.BAG:
         return combine_bag(rows, groups)

@@ -59,16 +59,16 @@ class RunView:
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         hashes = self.run.hashes(number)
         left = lower_bound(hashes, probes)
-        if self.run.hashes_distinct:
-            hit = np.flatnonzero(hashes[np.minimum(left, len(hashes) - 1)] == probes)
-            if len(hit):
-                yield number, hit + offset, left[hit]
+        hit = np.flatnonzero(hashes[np.minimum(left, len(hashes) - 1)] == probes)
+        if not len(hit):
             return
-        counts = np.searchsorted(hashes, probes, side="right") - left
-        hit = np.flatnonzero(counts)
-        for piece in _pieces(counts[hit]):
+        if self.run.hashes_distinct:
+            yield number, hit + offset, left[hit]
+            return
+        counts = np.searchsorted(hashes, probes[hit], side="right") - left[hit]
+        for piece in _pieces(counts):
             some = hit[piece]
-            many = counts[some]
+            many = counts[piece]
             before = np.concatenate(([0], np.cumsum(many)[:-1]))
             within = np.arange(int(many.sum())) - np.repeat(before, many)
             yield number, np.repeat(some + offset, many), np.repeat(left[some], many) + within
@@ -86,6 +86,8 @@ class RunView:
         number = int(np.searchsorted(run.hash_maxs, key, side=side))
         if number >= run.batch_count:
             return run.rows
+        if key < run.hash_mins[number]:  # between two batches: no row has to be looked at
+            return int(run.batch_starts[number])
         return int(run.batch_starts[number]) + int(
             np.searchsorted(run.hashes(number), key, side=side)
         )

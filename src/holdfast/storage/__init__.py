@@ -1,9 +1,13 @@
 """Storage: the only I/O. Local disk, memory and object stores behind one small protocol."""
 
-from holdfast.storage.api import Entry, Lease, ObjectWriter, Storage, StorageReader
-from holdfast.storage.local import LocalStorage
-from holdfast.storage.memory import MemoryStorage
-from holdfast.storage.open import open_storage
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.storage.api import Entry, Lease, ObjectWriter, Storage, StorageReader
+    from holdfast.storage.local import LocalStorage
+    from holdfast.storage.memory import MemoryStorage
+    from holdfast.storage.open import open_storage
 
 __all__ = [
     "Entry",
@@ -15,3 +19,24 @@ __all__ = [
     "StorageReader",
     "open_storage",
 ]
+
+# Loaded when first asked for: who reads a store does not pay for what writes one.
+_WHERE = {
+    "Entry": "holdfast.storage.api",
+    "Lease": "holdfast.storage.api",
+    "LocalStorage": "holdfast.storage.local",
+    "MemoryStorage": "holdfast.storage.memory",
+    "ObjectWriter": "holdfast.storage.api",
+    "Storage": "holdfast.storage.api",
+    "StorageReader": "holdfast.storage.api",
+    "open_storage": "holdfast.storage.open",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__`, from its module."""
+    if name not in _WHERE:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
+    return value

@@ -86,6 +86,17 @@ def test_the_rest_of_the_matrix_restores_and_goes_on(spark, tmp_path, query, lay
     _check(spark, tmp_path, query, layout)
 
 
+def test_the_one_cell_that_the_matrix_leaves_out_is_refused_by_spark(spark, tmp_path):
+    """`transformWithState` on the HDFS-backed provider: Spark itself does not start it."""
+    _needs("custom_state")
+    use_layout(spark, "hdfs")
+    write_input(tmp_path / "in", 1)
+    with pytest.raises(
+        Exception, match=r"(?i)transformWithState.*RocksDB|RocksDB.*transformWithState"
+    ):
+        run_to_end(spark, "custom_state", tmp_path / "in", tmp_path / "ck", Collected())
+
+
 def test_rolling_back_in_place_leaves_no_source_ahead_and_no_shifted_batches(spark, tmp_path):
     """Over the old location: same batches again, the old one kept, newer savepoints abandoned."""
     use_layout(spark, "hdfs")
@@ -166,13 +177,17 @@ def test_a_clone_has_its_own_query_id_and_runs_beside_the_original(spark, tmp_pa
     assert staging.query != twin.query
 
 
-def test_rate_source_goes_on_where_the_savepoint_stands(spark, tmp_path):
+@pytest.mark.parametrize("layout", [
+    "hdfs", *(pytest.param(layout, marks=pytest.mark.soak) for layout in LAYOUTS if layout != "hdfs"),
+])  # fmt: skip
+def test_rate_source_goes_on_where_the_savepoint_stands(spark, tmp_path, layout):
     """After a restore the rate source loses no number and counts none twice."""
-    use_layout(spark, "hdfs")
+    use_layout(spark, layout)
     location, store = tmp_path / "ck", tmp_path / "savepoints"
 
-    def run(where, seconds, on_batch=None):
-        collected = Collected(on_batch)
+    def run(where, batches):
+        """Until so many batches with rows are committed; a stop may cut one that is not."""
+        collected = Collected()
         counts = (
             spark.readStream.format("rate").option("rowsPerSecond", 30).load()
             .groupBy((spark_mod("value", 4)).alias("g")).count()
@@ -181,31 +196,28 @@ def test_rate_source_goes_on_where_the_savepoint_stands(spark, tmp_path):
             counts.writeStream.option("checkpointLocation", str(where)).outputMode("update")
             .trigger(processingTime="100 milliseconds").foreachBatch(collected).start()
         )  # fmt: skip
-        deadline = CLOCK.monotonic_ms() / 1_000 + 20
-        while (
-            CLOCK.monotonic_ms() / 1_000 < deadline
-            and sum(map(bool, collected.batches.values())) < seconds
-        ):
-            time.sleep(0.05)
+
+        def committed():
+            full = [number for number, rows in [*collected.batches.items()] if rows]
+            return sum((where / "commits" / str(number)).exists() for number in full)
+
+        _until(lambda: committed() >= batches)
         query.stop()
         return collected
 
     run(location, 2)
     hf.guard.save(location, store, "two")
-    into = tmp_path / "again"
+    into, second = tmp_path / "again", tmp_path / "second-store"
     hf.guard.restore(location, store, "two", into=into)
     before = hf.guard.show(location, store).sources[0]["offset"]
     after = run(into, 1)
-    last = {g: n for rows in after.batches.values() for g, n in rows}
-    offset = int(hf.guard.show(into, _saved(into, tmp_path)).sources[0]["offset"])
+    end = hf.guard.save(into, second).batch
+    offset = int(hf.guard.show(into, second).sources[0]["offset"])
+    last = {
+        g: n for number in sorted(after.batches) if number <= end for g, n in after.batches[number]
+    }
     assert offset > int(before)
     assert last == {g: len(range(g, offset * 30, 4)) for g in range(4)}
-
-
-def _saved(location, tmp_path):
-    store = tmp_path / "second-store"
-    hf.guard.save(location, store)
-    return store
 
 
 def spark_mod(column, by):

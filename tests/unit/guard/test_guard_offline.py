@@ -116,6 +116,29 @@ def _covers(path):
     return f"{folder}/{bare}" if folder else bare
 
 
+class _Counting(Live):
+    """Remembers which files were read."""
+
+    def read(self, path):
+        self.__dict__.setdefault("reads", []).append(path)
+        return super().read(path)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("rocksdb2-changelog")])
+def test_one_changelog_of_a_store_names_all_before_it(name):
+    """The closure of a long chain of changelogs is found by reading the newest of each store."""
+    location, _ = in_memory(name)
+    with _Counting.open(location) as live:
+        listing = live.list()
+        closure = compute(live, listing, last_committed(listing))
+        read = [path for path in live.reads if path.endswith(".changelog")]
+    chains = [
+        [path for path in store.files if path.endswith(".changelog")] for store in closure.stores
+    ]
+    assert max(map(len, chains)) > 1
+    assert sorted(read) == sorted(chain[0] for chain in chains if chain)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_and_restored_files_are_the_same_bytes(name):
     """A restore into a new location brings back the closure, byte for byte."""

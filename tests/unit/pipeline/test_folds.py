@@ -220,6 +220,39 @@ def test_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
         )
 
 
+ORDERED = {
+    pa.timestamp("us", tz="UTC"): [1, 5], pa.timestamp("us"): [1, 5], pa.date32(): [1, 5],
+    pa.string(): ["a", "b"], pa.bool_(): [False, True], pa.int8(): [1, 5], pa.float32(): [1, 5],
+    pa.decimal128(10, 2): [Decimal(1), Decimal(5)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ORDERED, ids=str)
+@pytest.mark.parametrize("changes", [False, True])
+def test_min_and_max_take_every_type_that_has_an_order(kind, changes) -> None:
+    """Times with a zone and booleans too, over several epochs and when the best value goes."""
+    folds = [
+        ExtremeFold(name, kind, ("x",), largest=name == "hi", bag="t.b" if changes else None)
+        for name in ("lo", "hi")
+    ]
+    harness = Harness(AggregateWork("t", KEYS, tuple(folds), changes=changes))
+    low, high = pa.array(ORDERED[kind], kind).to_pylist()
+
+    def step(value, weight=1):
+        columns = {
+            HASH: pa.array([5], pa.int64()), "k": pa.array(["a"]), "x": pa.array([value], kind),
+            **({WEIGHT: pa.array([weight], pa.int64())} if changes else {}),
+        }  # fmt: skip
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        row = harness.step(batch).changes.to_pylist()[-1]
+        return row["lo"], row["hi"]
+
+    assert step(low) == (low, low)
+    assert step(high) == (low, high)
+    if changes:
+        assert step(low, -1) == (high, high)
+
+
 def test_an_update_that_changes_nothing_gives_no_changes() -> None:
     """A row that comes and goes in one epoch leaves no trace in the changes."""
     harness = Harness(aggregate(changes=True))

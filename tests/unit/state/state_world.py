@@ -369,7 +369,19 @@ class World:
         )  # fmt: skip
 
     def check_whole(self):
-        rows = self.reader().table().to_pylist()
+        self.check_rows(self.reader().table().to_pylist())
+        self.check_scan()
+
+    def check_scan(self):
+        """The unordered scan has exactly the same rows, whatever its windows."""
+        reader = self.reader()
+        scan = reader.scan(window_rows=self.random.choice([1, 5, 1 << 18]))
+        for _ in range(2):  # it can be read again
+            batches = scan.batches(reader.columns())
+            self.check_rows([row for batch in batches for row in batch.to_pylist()])
+        scan.close()
+
+    def check_rows(self, rows):
         width = len(self.keys)
         if self.kind == "latest":
             got = {}

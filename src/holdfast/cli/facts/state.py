@@ -1,8 +1,8 @@
 """`state`: an operator's rows at a checkpoint, through DuckDB over Arrow record batches.
 
 Invariants:
-- Rows are streamed: memory follows the query and a window of the trace, not the trace. A query that
-  reads the rows more than once gets them from a table that DuckDB may spill to disk.
+- Rows are streamed: memory follows the query and a few windows of the trace, not the trace. A query
+  that reads the rows more than once reads the runs more than once.
 - The table of a query is called `state`.
 - A file is written under a temporary name, and has its own only when it is whole.
 """
@@ -13,15 +13,17 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.address import Place
-from holdfast.cli.facts.listing import operator_views
 from holdfast.cli.values import Column, OperatorList, StateRows
 from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.records import Summary
 from holdfast.ids import RandomIds
+
+if TYPE_CHECKING:
+    from holdfast.state import TraceScan
 
 MEMORY_MAX = "2GB"
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
@@ -31,6 +33,8 @@ _BATCH_ROWS = 100_000
 
 def operator_list(place: Place, summary: Summary) -> OperatorList:
     """What could be asked for."""
+    from holdfast.cli.facts.listing import operator_views
+
     manifest = place.reader.manifest(summary)
     return OperatorList(
         root=place.root, pipeline=place.pipeline, checkpoint=summary.checkpoint,
@@ -58,7 +62,11 @@ def query_state(
     if entry.trace == "small":
         return _small(place, summary, manifest, operator)
     query = _query(where, sql)
-    with database() as db, rows_of(db, place, manifest, operator, query):
+    with (
+        rows_of(place, manifest, operator) as found,  # first: it reads while DuckDB is loaded
+        database() as db,
+        found.as_table(db),
+    ):
         columns: list[Column] = []
         rows: list[list[Any]] = []
         more, written = False, None
@@ -255,57 +263,58 @@ def database() -> Iterator[Database]:
 
 
 @contextmanager
-def rows_of(
-    db: Database, place: Place, manifest: Manifest, operator: str, query: str
-) -> Iterator[None]:
-    """Make the operator's rows the table `state` of the database."""
-    from holdfast.state import RunCache, VnodeRange, open_trace
+def rows_of(place: Place, manifest: Manifest, operator: str) -> Iterator[Rows]:
+    """The operator's rows; reading begins at once, beside what the caller does next."""
+    from holdfast.state import RunCache, open_trace
 
     with tempfile.TemporaryDirectory(prefix="holdfast-runs-") as directory:
         cache = RunCache(directory, bytes_max=_CACHE_BYTES, ids=RandomIds())
-        trace = open_trace(place.storage, manifest, operator, cache=cache)
-        workers = max(1, min(8, os.cpu_count() or 1))
-        bounds = [256 * i // workers for i in range(workers + 1)]
-        failures: list[HoldfastError] = []
-        names = []
-        for number in range(workers):
-            part = VnodeRange(bounds[number], bounds[number + 1])
-            name = f"hf_part_{number}"
-            db.connection.register(name, _reader(trace, part, failures))
-            names.append(name)
-        union = " UNION ALL ".join(f"FROM {name}" for name in names)
-        db.connection.execute(f"CREATE VIEW state AS {union}")
+        scan = open_trace(place.storage, manifest, operator, cache=cache).scan()
         try:
-            if _scans(db, query) > workers:
-                db.connection.execute("DROP VIEW state")
-                db.connection.execute(f"CREATE TABLE state AS {union}")
+            scan.start()
+            yield Rows(scan)
+        finally:
+            scan.close()
+
+
+class Rows:
+    """A scan as DuckDB reads it, each time anew; what goes wrong in it is remembered."""
+
+    def __init__(self, scan: TraceScan) -> None:
+        """Use `rows_of`."""
+        self._scan = scan
+        self._failures: list[HoldfastError] = []
+
+    def __arrow_c_schema__(self) -> object:
+        """The columns."""
+        return self._scan.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """One pass over the rows."""
+        import pyarrow as pa
+
+        reader = pa.RecordBatchReader.from_batches(self._scan.schema, self._watched())
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _watched(self) -> Iterator[Any]:
+        try:
+            yield from self._scan.marked()
+        except HoldfastError as error:
+            self._failures.append(error)
+            raise
+
+    @contextmanager
+    def as_table(self, db: Database) -> Iterator[None]:
+        """Make the rows that count the table `state` of the database."""
+        marker = self._scan.schema.names[0]
+        bag = marker == "__hf_weight"
+        shown, counts = ("*", f"{marker} <> 0") if bag else (f"* EXCLUDE {marker}", f"NOT {marker}")
+        db.connection.register("hf_rows", self)
+        view = f"SELECT {shown} FROM hf_rows WHERE {counts}"  # noqa: S608 - names of our own
+        db.connection.execute(f"CREATE VIEW state AS {view}")
+        try:
             yield
         except Exception:
-            if failures:  # DuckDB wraps what the reader raised: the cause is worth more
-                raise failures[0] from None
+            if self._failures:  # DuckDB wraps what the reader raised: the cause is worth more
+                raise self._failures[0] from None
             raise
-
-
-def _reader(trace: Any, part: Any, failures: list[HoldfastError]) -> Any:
-    import pyarrow as pa
-
-    stored = trace.schema.stored
-    schema = pa.schema([stored.field(name) for name in trace.columns()])
-
-    def batches() -> Iterator[Any]:
-        try:
-            yield from trace.batches(part)
-        except HoldfastError as error:
-            failures.append(error)
-            raise
-
-    return pa.RecordBatchReader.from_batches(schema, batches())
-
-
-def _scans(db: Database, query: str) -> int:
-    """How often the plan reads a part; a reader can be read once."""
-    try:
-        plan = db.connection.execute(f"EXPLAIN {query}").fetchall()
-    except Exception:  # noqa: BLE001 - the query itself will say what is wrong with it
-        return 0
-    return sum(str(row[1]).count("ARROW_SCAN") for row in plan)

@@ -6,6 +6,10 @@ from typing import Annotated, Optional
 
 import typer
 
+from holdfast.cli.address import Place
+from holdfast.clock import SystemClock
+from holdfast.format.records import Summary
+
 StoreArgument = Annotated[
     str,
     typer.Argument(
@@ -44,3 +48,11 @@ TakeoverOption = Annotated[
 def example(*lines: str) -> str:
     """The epilog of a verb: how it is called."""
     return "\b\nExample:\n" + "\n".join(f"  {each}" for each in lines)
+
+
+def named(place: Place, ref: str) -> Summary:
+    """The checkpoint that a user names."""
+    from holdfast.cli.facts.finding import find_checkpoint
+
+    place.reader.header()
+    return find_checkpoint(place.reader, ref, SystemClock().wall_us())

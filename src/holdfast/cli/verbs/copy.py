@@ -21,8 +21,8 @@ from holdfast.cli.verbs.common import (
     RefArgument,
     StoreArgument,
     example,
+    named,
 )
-from holdfast.cli.verbs.keep import named
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError
 

@@ -6,7 +6,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from holdfast.cli.address import Place, find_place, parse_options
+from holdfast.cli.address import find_place, parse_options
 from holdfast.cli.output import emit, verb
 from holdfast.cli.verbs.common import (
     ClientOption,
@@ -16,9 +16,9 @@ from holdfast.cli.verbs.common import (
     StoreArgument,
     TakeoverOption,
     example,
+    named,
 )
 from holdfast.clock import SystemClock
-from holdfast.format.records import Summary
 from holdfast.ids import check_checkpoint_id
 
 LabelArgument = Annotated[
@@ -42,14 +42,6 @@ def register(app: typer.Typer) -> None:
             "holdfast restore --to before-upgrade checkpoints/orders",
         )
     )(restore)
-
-
-def named(place: Place, ref: str) -> Summary:
-    """The checkpoint that a user names."""
-    from holdfast.cli.facts.finding import find_checkpoint
-
-    place.reader.header()
-    return find_checkpoint(place.reader, ref, SystemClock().wall_us())
 
 
 @verb

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
@@ -14,8 +15,12 @@ from holdfast.cli.verbs.common import (
     PipelineOption,
     StoreArgument,
     example,
+    named,
 )
-from holdfast.cli.verbs.keep import named
+
+if TYPE_CHECKING:
+    from holdfast.cli.text import Line
+    from holdfast.cli.values import OperatorList, StateRows
 
 LimitOption = Annotated[
     int, typer.Option("--limit", "-n", min=0, metavar="N", help="Rows to show; 0 is all.")
@@ -74,17 +79,28 @@ def state(
     A bag's rows have their multiplicity in the column __hf_weight.
     """
     from holdfast.cli.facts import state as facts
-    from holdfast.cli.views import state as views
 
     place = find_place(store, pipeline, parse_options(option))
     summary = named(place, at)
     if operator is None:
-        emit(facts.operator_list(place, summary), views.operator_list, as_json=as_json)
+        emit(facts.operator_list(place, summary), _operators, as_json=as_json)
         return
     value = facts.query_state(
         place, summary, operator, where=where, sql=sql, to=to, force=force, limit=limit or None
     )
-    emit(value, views.rows, as_json=as_json)
+    emit(value, _rows, as_json=as_json)
+
+
+def _operators(value: OperatorList) -> Iterable[Line]:
+    from holdfast.cli.views import state as views  # not loaded for a JSON document
+
+    return views.operator_list(value)
+
+
+def _rows(value: StateRows) -> Iterable[Line]:
+    from holdfast.cli.views import state as views
+
+    return views.rows(value)
 
 
 @verb

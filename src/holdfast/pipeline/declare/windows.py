@@ -14,6 +14,7 @@ from holdfast.pipeline.graph import (
     LateNode,
     Node,
     OperatorNode,
+    StepNode,
     checked_names,
     checked_output,
     delay_before,
@@ -91,12 +92,16 @@ def refuse_window_options(name: str, emit: object, lateness: object) -> None:
 
 def late_node(node: Node) -> LateNode:
     """The rows that came too late for an operator."""
-    if not isinstance(node, OperatorNode) or not isinstance(node.detail, WindowDetail):
-        raise InvalidInputError(
-            "only windows have late rows", kind="no_late_rows",
-            operator=getattr(node, "name", type(node).__name__),
-            remedy="ask the stream that group_by(..., hf.tumbling(...)).agg(...) returned",
-        )  # fmt: skip
-    node.detail.late_asked = True
-    before = node.befores[0]
-    return LateNode(columns=before.columns, changes=before.changes, operator=node)
+    while isinstance(node, StepNode):
+        node = node.before
+    if isinstance(node, OperatorNode) and isinstance(node.detail, WindowDetail):
+        node.detail.late_asked = True
+        before = node.befores[0]
+        return LateNode(columns=before.columns, changes=before.changes, operator=node)
+    if isinstance(node, OperatorNode) and getattr(node.detail, "within", None) is not None:
+        return LateNode(columns=None, changes=True, operator=node)
+    raise InvalidInputError(
+        "only windows and interval joins have late rows", kind="no_late_rows",
+        operator=getattr(node, "name", type(node).__name__),
+        remedy="ask the stream that an operator with event time returned",
+    )  # fmt: skip

@@ -23,6 +23,8 @@ from holdfast.pipeline.operators.fold import (
     Fold,
     best,
 )
+from holdfast.pipeline.operators.gather import GatherFold
+from holdfast.pipeline.operators.gathering import gather
 from holdfast.pipeline.operators.work import (
     DELETED,
     HASH,
@@ -68,7 +70,7 @@ class AggregateWork(WorkBase):
 
     @property
     def traces(self) -> Mapping[str, TraceSchema]:
-        """The view, and what distinct counts and extremes under retraction need."""
+        """The view, and the values that some aggregates need beside it."""
         values = [pa.field(f.name, f.type) for f in self.folds]
         values += [helper for fold in self.folds for helper in fold.helpers]
         main = TraceSchema.latest(self.keys, pa.schema([*values, pa.field(ROWS, pa.int64())]))
@@ -79,6 +81,8 @@ class AggregateWork(WorkBase):
                 found[fold.trace] = TraceSchema.latest(keys, pa.schema([("_count", pa.int64())]))
             if isinstance(fold, ExtremeFold) and fold.bag:
                 found[fold.bag] = TraceSchema.bag(self.keys, pa.schema([("_value", fold.type)]))
+            if isinstance(fold, GatherFold) and fold.bag:
+                found[fold.bag] = TraceSchema.bag(self.keys, fold.fields)
         return found
 
     def _input_type(self, fold: DistinctFold) -> Any:
@@ -108,9 +112,11 @@ class AggregateWork(WorkBase):
         self, batch: Batch, old: dict[str, Any], found: np.ndarray, traces: Mapping[str, Any],
         probe: Any,
     ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
-        new: dict[str, Any] = {}
-        updates: dict[str, Any] = {}
+        gathered = [fold for fold in self.folds if isinstance(fold, GatherFold)]
+        new, updates = gather(gathered, batch, old, found, traces, probe)
         for fold in self.folds:
+            if isinstance(fold, GatherFold):
+                continue
             if isinstance(fold, DistinctFold):
                 values, update = self._distinct(fold, batch, old, found, traces[fold.trace])
                 new[fold.name], updates[fold.trace] = values, update

@@ -237,7 +237,11 @@ def better(left: Any, right: Any, *, largest: bool) -> Any:
         plain = (pc.max_element_wise if largest else pc.min_element_wise)(*bare)
         wins = any_nan if largest else pc.and_(any_nan, pc.is_null(plain))
         return pc.if_else(wins, pa.scalar(float("nan"), left.type), plain)
-    return (pc.max_element_wise if largest else pc.min_element_wise)(left, right)
+    kind = left.type
+    if pa.types.is_boolean(kind) or pa.types.is_timestamp(kind):  # Arrow compares these as numbers
+        number = pa.uint8() if pa.types.is_boolean(kind) else pa.int64()
+        left, right = left.cast(number), right.cast(number)
+    return (pc.max_element_wise if largest else pc.min_element_wise)(left, right).cast(kind)
 
 
 @dataclass(frozen=True)

@@ -86,6 +86,11 @@ class Work(Protocol):
         """Arrow schema of the changes, with the weight where rows can be taken back."""
         ...
 
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the view, as far as the first trace has them."""
+        ...
+
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Fold the rows of one partition in."""
         ...
@@ -114,10 +119,30 @@ class WorkBase:
         """The output cannot be got back from the state."""
         return False
 
+    @property
+    def output(self) -> Any:
+        """Every operator says what it gives."""
+        raise NotImplementedError
+
+    @property
+    def shown(self) -> list[str]:
+        """The columns of the output."""
+        names: list[str] = self.output.names
+        return names
+
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Everything is kept."""
         del watermark_us
         return {}
+
+
+def retyped(rows: Any, types: Mapping[str, Any]) -> Any:
+    """The rows with these types: Spark says differently, from plan to plan, what may be null."""
+    wrong = [n for n, kind in types.items() if rows.schema.field(n).type != kind]
+    for name in wrong:
+        index = rows.schema.get_field_index(name)
+        rows = rows.set_column(index, name, rows.column(index).cast(types[name]))
+    return rows
 
 
 def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:

@@ -25,6 +25,7 @@ from holdfast.pipeline.operators.fold import (
 )
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, hash_text, key_schema
+from holdfast.pipeline.resolving.gather import GATHERED, Gatherer, sketch_fold
 
 _TOP = "-72057594037927936L"
 _LOW = "72057594037927935L"
@@ -42,9 +43,13 @@ def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     texts = [f"{hash_text(node.keys)} AS {HASH}", *(f"`{n}`" for n in node.keys)]
     folds: list[Fold] = []
     input_types: list[tuple[str, Any]] = []
+    gatherer = Gatherer(node, df, changes=changes)
     for index, (name, aggregate) in enumerate(node.detail.items()):
         kind = _type_of(df, aggregate)
-        fold, inputs = _fold(node, name, index, aggregate, kind, changes=changes)
+        if aggregate.kind in GATHERED:
+            fold, inputs = gatherer.fold(name, index, aggregate)
+        else:
+            fold, inputs = _fold(node, name, index, aggregate, kind, changes=changes)
         folds.append(fold)
         texts.extend(f"{text} AS `{column}`" for column, text in inputs.items())
         if isinstance(fold, DistinctFold):
@@ -106,7 +111,9 @@ def _fold(
         bag = f"{node.name}.values-{index}" if changes else None
         fold = ExtremeFold(name, arrow, inputs[:1], largest=aggregate.kind == "max", bag=bag)
         return fold, {inputs[0]: x}
-    if aggregate.kind == "count_distinct":
+    if aggregate.kind == "approx_count_distinct" and not changes:
+        return sketch_fold(name, inputs[0], aggregate)
+    if aggregate.kind in ("count_distinct", "approx_count_distinct"):
         names = ", ".join(f"`{n}`" for n in node.keys)
         mixed = f"(({hash_text(node.keys)} & {_TOP}) | (xxhash64({names}, {x}) & {_LOW}))"
         trace = f"{node.name}.distinct-{index}"

@@ -48,6 +48,18 @@ def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
     )
 
 
+def nullable_type(kind: Any) -> Any:
+    """An Arrow type whose parts may all be null: one type, whatever a plan of Spark promises."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(f.name, nullable_type(f.type)) for f in kind])
+    if pa.types.is_map(kind):
+        item = pa.field(kind.item_field.name, nullable_type(kind.item_type))
+        return pa.map_(nullable_type(kind.key_type), item)
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, nullable_type(kind.value_type)))
+    return kind
+
+
 def named(owner: str, build: Callable[[], Any]) -> Any:
     """Run code that Spark may refuse, and let the error name the operator."""
     try:

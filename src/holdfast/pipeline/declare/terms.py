@@ -1,0 +1,61 @@
+"""Orderings as a user writes them: `["amount desc", "at"]`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import InvalidInputError
+
+PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_TERM = re.compile(
+    r"\s*(?P<what>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One column or SQL expression of an ordering. Nulls first when ascending, as in Spark."""
+
+    column: str
+    descending: bool = False
+    nulls_first: bool = True
+
+    def reversed(self) -> Term:
+        """The same column the other way round."""
+        return Term(self.column, not self.descending, not self.nulls_first)
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is the name of a column."""
+        return PLAIN.fullmatch(self.column) is not None
+
+    def __str__(self) -> str:
+        """As in SQL."""
+        way = "DESC" if self.descending else "ASC"
+        return f"{self.column} {way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
+
+
+def parse_terms(order_by: str | Sequence[str], owner: str) -> tuple[Term, ...]:
+    """Terms of an ordering: `column [asc|desc] [nulls first|last]`."""
+    texts = [order_by] if isinstance(order_by, str) else list(order_by)
+    if not texts:
+        raise InvalidInputError(
+            "an ordering needs a column", kind="no_order", operator=owner,
+            remedy='for example order_by=["amount desc", "at"]',
+        )  # fmt: skip
+    return tuple(_term(text, owner) for text in texts)
+
+
+def _term(text: str, owner: str) -> Term:
+    match = _TERM.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise InvalidInputError(
+            "not a term of an ordering", kind="invalid_order", operator=owner,
+            value=repr(text)[:80], remedy='write it like "amount desc" or "at asc nulls last"',
+        )  # fmt: skip
+    descending = (match["way"] or "").lower() == "desc"
+    nulls = (match["nulls"] or "").lower()
+    return Term(match["what"], descending, nulls == "first" if nulls else not descending)
