@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from holdfast.format.topology import Part, Topology, topology
     from holdfast.pipeline import (
+        ApplyContext,
         EpochReport,
         Pipeline,
         RunSummary,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.storage import open_storage
 
 __all__ = [
+    "ApplyContext",
     "CounterPosition",
     "DeltaPosition",
     "Draft",
@@ -154,6 +156,7 @@ _WHERE = {
 # These import pyspark, or packages of an extra.
 _PIPELINE = frozenset(
     {
+        "ApplyContext",
         "EpochReport",
         "Pipeline",
         "RunSummary",

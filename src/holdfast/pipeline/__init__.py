@@ -20,6 +20,7 @@ from holdfast.pipeline.aggregates import (
     udaf,
     variance,
 )
+from holdfast.pipeline.operators.apply import ApplyContext
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
@@ -27,6 +28,7 @@ from holdfast.pipeline.stream import Stream
 
 __all__ = [
     "Aggregate",
+    "ApplyContext",
     "EpochReport",
     "Pipeline",
     "RunSummary",

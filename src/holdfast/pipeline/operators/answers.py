@@ -16,7 +16,11 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
     """One batch with exactly the columns of a schema, in its order; types are converted safely."""
     if not isinstance(answer, (pa.Table, pa.RecordBatch)):
         raise wrong_answer(
-            "apply_result", keys, what=what, expected="an Arrow table", actual=type(answer).__name__
+            "apply_result",
+            keys,
+            table=what,
+            expected="an Arrow table",
+            actual=type(answer).__name__,
         )
     given = answer.schema.names
     if sorted(given) != sorted(schema.names):
@@ -24,7 +28,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         unknown = [name for name in given if name not in schema.names]
         twice = sorted({name for name in given if given.count(name) > 1})
         raise wrong_answer(
-            "apply_result", keys, what=what, missing=",".join(missing) or None,
+            "apply_result", keys, table=what, missing=",".join(missing) or None,
             unknown=",".join(unknown) or None, twice=",".join(twice) or None,
         )  # fmt: skip
     batch = one_batch(answer)
@@ -35,8 +39,8 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
             raise wrong_answer(
-                "apply_result", keys, what=what, column=field.name, expected=field.type,
-                actual=column.type, reason=str(error)[:200],
+                "apply_result", keys, table=what, column=field.name, expected=field.type,
+                actual=column.type, reason=" ".join(str(error).split())[:200],
             ) from error  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
