@@ -202,21 +202,11 @@ class Stream:
         forgotten that long after the newest `time` of their rows; older rows are late. changes:
         the output has a column `_weight` too. `text` stands for the function in the fingerprint.
         """
-        return self._with(
-            apply_node(
-                self.node,
-                function,
-                key=key,
-                state_schema=state_schema,
-                output_schema=output_schema,
-                name=name,
-                ttl=ttl,
-                time=time,
-                timers=timers,
-                changes=changes,
-                text=text,
-            )  # fmt: skip
-        )
+        node = apply_node(
+            self.node, function, key=key, state_schema=state_schema, name=name, ttl=ttl, time=time,
+            output_schema=output_schema, timers=timers, changes=changes, text=text,
+        )  # fmt: skip
+        return self._with(node)
 
     def _with(self, node: OperatorNode) -> Stream:
         self._graph.add(node)
