@@ -153,7 +153,10 @@ class ApplyWork(WorkBase):
         )  # fmt: skip
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise wrong_answer(
-                "apply_result", keys, expected="(output, new state)", actual=type(answer).__name__
+                keys,
+                kind="apply_result",
+                expected="(output, new state)",
+                actual=type(answer).__name__,
             )
         output = self._output(answer[0], keys)
         kept = checked_table(
@@ -266,7 +269,7 @@ class ApplyWork(WorkBase):
         if self.changes:
             weights = table.column(APPLY_WEIGHT)
             if weights.null_count:
-                raise wrong_answer("apply_result", keys, table="output", nulls=APPLY_WEIGHT)
+                raise wrong_answer(keys, kind="apply_result", table="output", nulls=APPLY_WEIGHT)
             table = _netted(table, self.result.names)
         return pa.RecordBatch.from_arrays(table.columns, schema=self.output)
 
