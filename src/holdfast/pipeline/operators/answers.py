@@ -27,7 +27,8 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         missing = [name for name in schema.names if name not in given]
         unknown = [name for name in given if name not in schema.names]
         twice = sorted({name for name in given if given.count(name) > 1})
-        raise wrong_answer(keys, kind="apply_result", table=what, missing=",".join(missing) or None,
+        raise wrong_answer(
+            keys, kind="apply_result", table=what, missing=",".join(missing) or None,
             unknown=",".join(unknown) or None, twice=",".join(twice) or None,
         )  # fmt: skip
     batch = one_batch(answer)
@@ -37,7 +38,8 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         try:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
-            raise wrong_answer(keys, kind="apply_result", table=what, column=field.name, expected=field.type,
+            raise wrong_answer(
+                keys, kind="apply_result", table=what, column=field.name, expected=field.type,
                 actual=column.type, reason=" ".join(str(error).split())[:200],
             ) from error  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=schema)
