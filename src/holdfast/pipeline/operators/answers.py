@@ -16,8 +16,8 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
     """One batch with exactly the columns of a schema, in its order; types are converted safely."""
     if not isinstance(answer, (pa.Table, pa.RecordBatch)):
         raise wrong_answer(
-            "apply_result",
             keys,
+            kind="apply_result",
             table=what,
             expected="an Arrow table",
             actual=type(answer).__name__,
