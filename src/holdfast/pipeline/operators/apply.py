@@ -195,7 +195,9 @@ class ApplyWork(WorkBase):
         touched = pa.RecordBatch.from_arrays(
             [rows.column(HASH), *(normalise(rows.column(n)) for n in self.keys.names)], names=names
         )
-        both = pa.Table.from_batches([touched, due.cast(touched.schema)]).combine_chunks()
+        # The same bits: half of all hashes are negative to Spark and large to a trace.
+        due = due.set_column(0, HASH, due.column(HASH).view(pa.int64())).cast(touched.schema)
+        both = pa.Table.from_batches([touched, due]).combine_chunks()
         hashes = both.column(HASH).to_numpy().view(np.uint64)
         columns = [_one(both.column(n)) for n in self.keys.names]
         groups = group_rows(hashes, columns)
