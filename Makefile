@@ -20,9 +20,9 @@ help:  ## this list
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
 	@$(SETUP) dev
 
-run:  ## commit, crash in mid-commit, recover: the example of the README
+run:  ## orders through a pipeline on Spark, checked against Spark's own answer; again: it goes on
 	@$(SETUP) run
-	@.venv/bin/python examples/crash_and_recover.py .holdfast-run
+	@$(IN_VENV) .venv/bin/python examples/orders.py .holdfast-run
 
 test: setup  ## all tests but the long series; WORKERS=n processes, TESTS=paths to choose
 	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not soak" $(TESTS)

@@ -112,7 +112,18 @@ def stateless(spark, paths: list[Path], partitions: int) -> list[float]:
     return times
 
 
-def bench(home: Path, spark, keys: int, batches: int, block: int) -> None:
+def warm_up(home: Path, spark) -> None:
+    """Classes loaded, code compiled, Python workers started: for both sides, before anything counts."""
+    rng = np.random.default_rng(2)
+    ours, theirs = Holdfast(home, spark, 2), Streaming(home, spark)
+    for number in range(6):
+        for side in ("in", "ss-in"):
+            write(home / side, number, rng.integers(0, 300_000, 300_000))
+    ours.run(6)
+    theirs.run(6)
+
+
+def bench(home: Path, spark, keys: int, batches: int, block: int) -> dict[str, float]:
     partitions = 2
     rng = np.random.default_rng(1)
     ours, theirs = Holdfast(home, spark, partitions), Streaming(home, spark)
@@ -123,9 +134,9 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> None:
         for side in ("in", "ss-in"):
             write(home / side, number, rng.permutation(chunk))
         number += 1
-        load_ours += [sum([ours.run(1)[0]])]
+        load_ours += ours.run(1)
         load_theirs += theirs.run(1)
-    own, other, floor = [], [], []
+    own, other, floor, restarts = [], [], [], []
     for _ in range(batches // block):
         paths = []
         for _ in range(block + 1):  # the first of a block pays for starting again: not counted
@@ -134,15 +145,23 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> None:
                 write(home / side, number, rows)
             paths.append(home / "in" / f"part-{number:06d}.parquet")
             number += 1
-        own += ours.run(block + 1)
+        began = time.perf_counter()
+        ours.run(1)
+        restarts.append((time.perf_counter() - began) * 1e3)
+        own += ours.run(block)
         other += theirs.run(block + 1)
         floor += stateless(spark, paths[1:], partitions)
     a, b, c = (statistics.median(side) for side in (own, other, floor))
     la, lb = statistics.median(load_ours[-3:]), statistics.median(load_theirs[-3:])
+    size = statistics.median(ours.bytes[-block:])
     print(f"| {keys} | {a:.0f} | {b:.0f} | {c:.0f} | {b / a:.1f} | {a / c:.2f} | {la:.0f} | {lb:.0f} "
-          f"| {lb / la:.1f} | {statistics.median(ours.bytes[-block:])} |", flush=True)  # fmt: skip
+          f"| {lb / la:.1f} | {size} | {statistics.median(restarts):.0f} |", flush=True)  # fmt: skip
     phases = {name: statistics.median(ms[-block:]) for name, ms in ours.phases.items()}
-    print("  where the milliseconds go:", ", ".join(f"{n} {ms:.1f}" for n, ms in phases.items()))
+    total = sum(phases.values())
+    share = (phases.get("wait", 0) + phases.get("draft", 0)) / total
+    print("  where the milliseconds go:", ", ".join(f"{n} {ms:.1f}" for n, ms in phases.items()),
+          f"; checkpoint's share of the epoch {share:.1%}")  # fmt: skip
+    return {"epoch": a, "restart": statistics.median(restarts)}
 
 
 def main() -> None:
@@ -157,13 +176,22 @@ def main() -> None:
         config={"spark.driver.memory": "6g", "spark.log.level": "ERROR"},
     )
     print("| keys | Holdfast ms | Streaming ms | stateless ms | times faster | over stateless "
-          "| load 1 M ms | streaming load ms | times faster | run bytes an epoch |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|")
+          "| load 1 M ms | streaming load ms | times faster | run bytes an epoch | restart to commit ms |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    warm = Path(args.dir).absolute() / "pipeline-warm"
+    shutil.rmtree(warm, ignore_errors=True)
+    warm_up(warm, spark)
+    shutil.rmtree(warm, ignore_errors=True)
+    found = {}
     for keys in args.keys or ([200_000] if args.quick else [1_000_000, 10_000_000]):
         home = Path(args.dir).absolute() / f"pipeline-{keys}"
         shutil.rmtree(home, ignore_errors=True)
-        bench(home, spark, keys, 10 if args.quick else 30, 5 if args.quick else 10)
+        found[keys] = bench(home, spark, keys, 10 if args.quick else 30, 5 if args.quick else 10)
         shutil.rmtree(home, ignore_errors=True)
+    if len(found) > 1:
+        small, large = found[min(found)], found[max(found)]
+        print(f"from {min(found)} to {max(found)} keys: epoch {large['epoch'] / small['epoch']:.2f} "
+              f"times, restart to first commit {large['restart'] / small['restart']:.2f} times")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,7 +16,9 @@ HOME = Path(sys.argv[1] if len(sys.argv) > 1 else ".holdfast-run") / "orders"
 ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 200_000
 EPOCHS = 4
 
-pipe = hf.Pipeline("orders", store=HOME / "checkpoints", master="local[2]")
+pipe = hf.Pipeline(
+    "orders", store=HOME / "checkpoints", master="local[2]", spark_config={"spark.log.level": "OFF"}
+)
 generator = hf.sources.Generator(
     {
         "customer": "concat('customer-', pmod(xxhash64(id, seed), 1000))",

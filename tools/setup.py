@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 PYTHON_MIN = (3, 11)
-LEVELS = {"run": "", "dev": "[dev]", "bench": "[dev,bench]"}
+LEVELS = {"core": "", "run": "[cli,spark]", "dev": "[dev]", "bench": "[dev,bench]"}
 SEEDS = ("pip", "setuptools")
 STAMP = "holdfast-setup.json"
 _NO_NETWORK = re.compile(
@@ -89,7 +89,7 @@ def ensure(root: Path, level: str) -> None:
         _write(venv, {"state": "busy"})
         seed(venv)
         install(root, venv, level)
-        if level != "run":
+        if level != "core":
             _bring_java(root, venv)
         levels = before.get("levels", []) if before.get("fingerprint") == wanted else []
         done = {"state": "ready", "fingerprint": wanted, "root": str(root)}
@@ -190,7 +190,7 @@ def _is_ready(venv: Path, level: str, wanted: str) -> bool:
         and stamp.get("root") == str(venv.parent)
         and level in stamp.get("levels", [])
         and (venv / "bin" / "python").exists()
-        and (level == "run" or _java_is_there(venv))
+        and (level == "core" or _java_is_there(venv))
     )
 
 

@@ -32,7 +32,7 @@ def _copy(target: Path) -> Path:
 
 
 def _call(project: Path, *prefix: str, python: str = _OUTER, **extra: str):
-    command = [python, *prefix, str(project / "tools" / "setup.py"), "run"]
+    command = [python, *prefix, str(project / "tools" / "setup.py"), "core"]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, timeout=240, env=_environment(extra)
     )
@@ -54,7 +54,7 @@ def _skip_without_index(done):
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A copy of the project with a finished environment of level `run`."""
+    """A copy of the project with a finished environment of level `core`."""
     project = _copy(tmp_path_factory.mktemp("setup") / "project")
     done = _call(project)
     _skip_without_index(done)
@@ -96,7 +96,7 @@ def test_a_finished_set_up_is_recognised_at_once(project):
 def test_a_half_made_environment_is_made_again_by_one_of_two_calls(tmp_path):
     """After a kill in the middle, two calls at once wait for each other, and one begins anew."""
     project = _copy(tmp_path / "project")
-    setup = [_OUTER, str(project / "tools" / "setup.py"), "run"]
+    setup = [_OUTER, str(project / "tools" / "setup.py"), "core"]
     with subprocess.Popen(
         setup,
         start_new_session=True,

@@ -47,9 +47,10 @@ def _run_example(root):
     return done.stdout
 
 
-def test_readme_opens_with_the_example_that_make_run_runs():
-    """The first code of the README is examples/crash_and_recover.py, character by character."""
-    assert _blocks(README, "python")[0] == EXAMPLE.read_text()
+def test_readme_shows_the_crash_example_character_by_character():
+    """The second code of the README is examples/crash_and_recover.py; the first one is run by
+    tests/integration/pipeline/test_readme.py."""
+    assert _blocks(README, "python")[1] == EXAMPLE.read_text()
 
 
 def test_readme_shows_the_output_that_the_example_really_prints(tmp_path):

@@ -20,11 +20,13 @@ from holdfast.pipeline.aggregates import (
     udaf,
     variance,
 )
+from holdfast.pipeline.declare.joins import interval
 from holdfast.pipeline.operators.apply import ApplyContext
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
 from holdfast.pipeline.stream import Stream
+from holdfast.pipeline.windows import sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -40,6 +42,7 @@ __all__ = [
     "count",
     "count_distinct",
     "first",
+    "interval",
     "last",
     "max",
     "median",
@@ -47,9 +50,11 @@ __all__ = [
     "percentile",
     "run_command",
     "sinks",
+    "sliding",
     "sources",
     "stddev",
     "sum",
+    "tumbling",
     "udaf",
     "variance",
 ]

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.ids import VNODE_BITS, VNODE_COUNT
 from holdfast.pipeline.operators.work import HASH, WEIGHT
-from holdfast.state.partition import partition_range
 
 
 def with_beacons(spark: Any, frame: Any, partitions: int) -> Any:
     """The same rows, and a beacon for every partition; `frame` has a hash and a weight."""
-    rows = []
-    for number in range(partitions):
-        low = partition_range(number, partitions).hash_low
-        rows.append((low - (1 << 64) if low >> 63 else low, 0))
-    beacons = spark.createDataFrame(rows, f"{HASH} long, {WEIGHT} long").coalesce(1)
+    first = f"shiftleft(id * {VNODE_COUNT} div {partitions}, {64 - VNODE_BITS})"
+    beacons = spark.range(0, partitions, 1, 1).selectExpr(f"{first} AS {HASH}", f"0L AS {WEIGHT}")
     return frame.unionByName(beacons, allowMissingColumns=True)

@@ -34,7 +34,7 @@ from holdfast.pipeline.sources.api import Slice, SourceReader
 from holdfast.pipeline.stage import Control, Place, Staged, StageJob
 from holdfast.pipeline.watermarks import Watermarks
 from holdfast.points import reach
-from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
+from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
@@ -194,7 +194,7 @@ class Engine:
         reach("epoch.after_plan")
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
         reach("epoch.after_execute")
-        report = self._take_in(controls, plan, waiting, clock)
+        report = self._take_in(controls, plan, waiting, watermark_us, clock)
         self._watermarks.settled_us = watermark_us
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint():
@@ -215,7 +215,7 @@ class Engine:
         slices = self._slices({})
         now, settled = self._watermarks.now_us(), self._watermarks.settled_us
         moved = now is not None and (settled is None or now > settled)
-        if not slices and not (moved and self._builder.timed):
+        if not slices and not (moved and self._builder.wakes):
             return None
         return self._typed(lambda: self._builder.plan(slices))
 
@@ -297,14 +297,18 @@ class Engine:
         }
 
     def _take_in(
-        self, controls: list[Control], plan: Plan, waiting: Waiting, clock: _Stopwatch
-    ) -> EpochReport:
+        self, controls: list[Control], plan: Plan, waiting: Waiting, watermark_us: int | None,
+        clock: _Stopwatch,
+    ) -> EpochReport:  # fmt: skip
         progress = self._progress
         totals, bytes_new = self._count(controls, waiting)
+        future = 0
         for name, piece in plan.slices.items():
             self._readers[name].advance(piece)
             observed = plan.observed.get(name)
-            self._watermarks.seen(name, observed.newest_us() if observed else None)
+            seen = observed.read() if observed else None
+            self._watermarks.seen(name, seen.newest_us if seen else None)
+            future += seen.future if seen else 0
         rows = sum(p.rows or 0 for p in plan.slices.values()) or totals.get("rows", 0)
         waiting.rows += rows
         waiting.epochs += 1
@@ -314,6 +318,7 @@ class Engine:
             epoch=epoch, rows=rows, changes=totals.get("changes", 0), keys=totals.get("keys", 0),
             late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
             backlog={name: reader.backlog() for name, reader in self._readers.items()},
+            watermark_us=watermark_us, lag_us=self._watermarks.lag_us(watermark_us), future=future,
         )  # fmt: skip
 
     def _count(self, controls: list[Control], waiting: Waiting) -> tuple[dict[str, int], int]:
@@ -373,6 +378,7 @@ class Engine:
         if clock is not None:
             clock.lap("wait")
         self._merger.collect(self._progress.runs)
+        self._expire()
         draft = self._store.draft(checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1)
         for trace, schema in self._schemas.items():
             listed = put_trace(
@@ -399,6 +405,15 @@ class Engine:
         self._schedule.checkpointed()
         if clock is not None:
             clock.lap("draft")
+
+    def _expire(self) -> None:
+        """Runs wholly behind the bound leave the lists unread; nobody will ask for them again."""
+        schemas = self._schemas
+        for trace, bound in self._bounds().items():
+            runs = self._progress.runs.get(trace, [])
+            gone = set(expired_runs(runs, bound, time_is_key=schemas[trace].time_is_key))
+            if gone:
+                self._progress.runs[trace] = [run for run in runs if run not in gone]
 
     def _finish(self, draft: Any) -> float:
         """Commit, publish, tell the sources, retain: in the commit thread."""

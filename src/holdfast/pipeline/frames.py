@@ -87,9 +87,9 @@ class FrameBuilder:
         """Whether jobs can travel in local properties; Spark Connect has none."""
 
     @property
-    def timed(self) -> bool:
-        """Whether the watermark alone can make an operator work."""
-        return any(found.work.timed for found in self._resolved.values())
+    def wakes(self) -> bool:
+        """Whether the watermark alone is worth an epoch."""
+        return any(found.work.wakes for found in self._resolved.values())
 
     def plan(
         self, slices: Mapping[str, Slice], *, only: frozenset[str] | None = None,

@@ -168,9 +168,21 @@ class Graph:
             )
         used = {id(node) for sink in self.sinks for node in upstream(sink)}
         used |= {id(node) for operator in self.operators for node in upstream(operator)}
+        self._check_late()
         for source in self.sources:
             if id(source) not in used:
                 raise self._unfinished(f"source {source.name} leads nowhere", "use it or remove it")
+
+    def _check_late(self) -> None:
+        targets: list[Node] = [*self.operators, *self.sinks]
+        for node in (node for target in targets for node in upstream(target)):
+            late = [before for before in node.inputs if isinstance(before, LateNode)]
+            if late and not isinstance(node, SinkNode):
+                raise InvalidInputError(
+                    "late rows can only go into a sink", kind="late_not_into_sink",
+                    operator=late[0].operator.name,
+                    remedy="use pipe.sink(name, stream.late, ...), and read them from there",
+                )  # fmt: skip
 
     def _unfinished(self, what: str, remedy: str) -> InvalidInputError:
         return InvalidInputError(
@@ -181,7 +193,11 @@ class Graph:
         )
 
     def topology(self, traces: Mapping[str, Mapping[str, str]] | None = None) -> Topology:
-        """What the fingerprint is taken from. traces: by operator and trace, the stored columns."""
+        """What the fingerprint is taken from. traces: by operator and trace, the stored columns.
+
+        An operator that keeps nothing under its own name (a join: its result is not its state) is
+        not stateful itself; its parts are.
+        """
         parts = [
             Part(
                 name=node.name, kind="source", what=node.connector.what,
@@ -191,10 +207,10 @@ class Graph:
         ]  # fmt: skip
         for node in self.operators:
             params = {**node.params, **_steps(node)}
-            columns = (traces or {}).get(node.name, {})
+            columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=True,
+                    name=node.name, kind="operator", what=node.what, stateful=node.name in columns,
                     inputs=_named_inputs(node), keys=list(node.keys), params=params,
                     schema=columns.get(node.name, ""),
                 )

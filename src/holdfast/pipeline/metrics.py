@@ -24,6 +24,15 @@ class Metrics:
         self._rows = Counter("holdfast_rows", "Rows that were read", registry=place)
         self._changes = Counter("holdfast_changes", "Changes that operators gave", registry=place)
         self._late = Counter("holdfast_late_rows", "Rows that came too late", registry=place)
+        self._future = Counter(
+            "holdfast_future_rows", "Rows too far ahead to move the watermark", registry=place
+        )
+        self._watermark = Gauge(
+            "holdfast_watermark_seconds", "Event time that is complete", registry=place
+        )
+        self._behind = Gauge(
+            "holdfast_watermark_lag_seconds", "Watermark behind the newest event", registry=place
+        )
         self._bytes = Counter("holdfast_state_bytes", "Bytes of new runs", registry=place)
         self._epoch = Gauge("holdfast_epoch", "The last epoch", registry=place)
         self._lag = Gauge(
@@ -41,6 +50,11 @@ class Metrics:
         self._changes.inc(report.changes)
         self._late.inc(report.late)
         self._bytes.inc(report.bytes_new)
+        self._future.inc(report.future)
+        if report.watermark_us is not None:
+            self._watermark.set(report.watermark_us / 1e6)
+        if report.lag_us is not None:
+            self._behind.set(report.lag_us / 1e6)
         self._epoch.set(report.epoch)
         for name, backlog in report.backlog.items():
             self._lag.labels(name, backlog.unit).set(backlog.total - backlog.done)

@@ -9,7 +9,11 @@ from holdfast.pipeline.sources.api import Backlog
 
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch. `phases_ms`: where the time went; commit runs beside the next epoch."""
+    """One epoch. `phases_ms`: where the time went; commit runs beside the next epoch.
+
+    watermark_us: what the epoch went by. lag_us: how far that is behind the newest event time seen.
+    future: rows that lie too far ahead of the wall clock to move the watermark.
+    """
 
     epoch: int
     rows: int
@@ -20,6 +24,9 @@ class EpochReport:
     phases_ms: dict[str, float]
     backlog: dict[str, Backlog]
     committed: bool = True
+    watermark_us: int | None = None
+    lag_us: int | None = None
+    future: int = 0
 
     @property
     def total_ms(self) -> float:

@@ -11,7 +11,9 @@ from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
+from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import (
     WEIGHT,
     Graph,
@@ -27,14 +29,20 @@ from holdfast.pipeline.graph import (
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.apply import resolve_apply
 from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
+from holdfast.pipeline.resolving.join import resolve_join
+from holdfast.pipeline.resolving.sets import resolve_rows
 from holdfast.pipeline.resolving.top import resolve_top
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
+from holdfast.pipeline.resolving.window import resolve_window
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
     "apply": resolve_apply,
     "dedupe": resolve_dedupe,
     "distinct": resolve_distinct,
+    "join": resolve_join,
+    "rows": resolve_rows,
+    "window": resolve_window,
     "top": resolve_top,
 }
 """By `OperatorNode.what`."""
@@ -70,15 +78,28 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
                 found[node.name] = done
                 frames[id(node)] = spark.createDataFrame([], spark_schema(done.work.output))
             elif isinstance(node, LateNode):
-                late = found[node.operator.name].work.late
+                late = _late_schema(found[node.operator.name])
                 frames[id(node)] = spark.createDataFrame([], spark_schema(late))
             elif isinstance(node, SinkNode):
                 frames[id(node)] = before[0]
     return found
 
 
+def _late_schema(resolved: Resolved) -> Any:
+    late = resolved.work.late
+    if late is None:
+        raise InvalidInputError(
+            "no row is ever too late for this operator", kind="no_late_rows",
+            operator=resolved.node.name, remedy="leave the sink of late rows out",
+        )  # fmt: skip
+    return late
+
+
 def union_frame(node: UnionNode, frames: Sequence[Any]) -> Any:
     """All rows of several streams; those that only add get a weight where others have one."""
+    names = [[name for name in frame.columns if name != WEIGHT] for frame in frames]
+    for more in names[1:]:
+        check_same_names(names[0], more, "union")
     whole = [
         frame.withColumn(WEIGHT, F.lit(1).cast("long"))
         if node.changes and WEIGHT not in frame.columns

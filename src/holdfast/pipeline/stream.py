@@ -10,7 +10,10 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
 from holdfast.pipeline.declare.apply import apply_node
+from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
+from holdfast.pipeline.declare.sets import add_compared, union_of
 from holdfast.pipeline.declare.top import latest_node, top_k_node
+from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
@@ -23,6 +26,7 @@ from holdfast.pipeline.graph import (
     checked_output,
     require_watermark,
 )
+from holdfast.pipeline.windows import Window
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)
@@ -119,8 +123,46 @@ class Stream:
 
         return self._step(apply, f"join {name} on {', '.join(keys)} {how}", None)
 
-    def group_by(self, *keys: str) -> Grouped:
-        """Group by columns; follow with `.agg(...)`."""
+    def join(
+        self, other: Stream, on: On, how: str = "inner", *, name: str,
+        condition: str | None = None, within: Interval | None = None, suffix: str | None = None,
+    ) -> Stream:  # fmt: skip
+        """Join with another stream, kept up to date by the rows of both.
+
+        on: a column, several, or {left column: right column}; nulls meet nothing, as in SQL.
+        how: inner, left, right, full, semi or anti. condition: SQL over the columns of both sides,
+        part of what makes a match. within: `hf.interval(...)`; rows that can no longer match are
+        forgotten. suffix: appended to columns of the right side whose names are taken.
+        """
+        self._same_pipeline(other, name)
+        join = Join(on, how, name, condition, within, suffix)
+        return Stream(self._graph, add_join(self._graph, self.node, other.node, join))
+
+    def union(self, *others: Stream) -> Stream:
+        """All rows of these streams, duplicates included; columns go by name."""
+        for other in others:
+            self._same_pipeline(other, "union")
+        return Stream(self._graph, union_of([self.node, *(other.node for other in others)]))
+
+    def except_(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that the other stream has not; `all`: as often as it has them fewer."""
+        self._same_pipeline(other, name)
+        rule = "except all" if all else "except"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
+    def intersect(self, other: Stream, *, name: str, all: bool = False) -> Stream:  # noqa: A002
+        """Different rows that both streams have; `all`: as often as both have them."""
+        self._same_pipeline(other, name)
+        rule = "intersect all" if all else "intersect"
+        return Stream(self._graph, add_compared(self._graph, self.node, other.node, name, rule))
+
+    @property
+    def late(self) -> Stream:
+        """Rows that came too late for this operator; they can only go into a sink."""
+        return Stream(self._graph, late_node(self.node))
+
+    def group_by(self, *keys: str | Window) -> Grouped:
+        """Group by columns, and by a window of event time; follow with `.agg(...)`."""
         if not keys:
             raise InvalidInputError(
                 "group_by needs a column", kind="no_keys", operator="group_by",
@@ -169,6 +211,13 @@ class Stream:
         self._graph.add(node)
         return Stream(self._graph, node)
 
+    def _same_pipeline(self, other: Stream, owner: str) -> None:
+        if not isinstance(other, Stream) or other._graph is not self._graph:
+            raise InvalidInputError(
+                "the other side must be a stream of the same pipeline", kind="foreign_stream",
+                operator=owner, value=repr(other)[:80],
+            )  # fmt: skip
+
     def top_k(
         self, k: int, *, order_by: str | Sequence[str], name: str, per: str | Sequence[str] = (),
         rank: str | None = None,
@@ -203,8 +252,8 @@ class Stream:
         the output has a column `_weight` too. `text` stands for the function in the fingerprint.
         """
         node = apply_node(
-            self.node, function, key=key, state_schema=state_schema, name=name, ttl=ttl, time=time,
-            output_schema=output_schema, timers=timers, changes=changes, text=text,
+            self.node, function, key=key, state_schema=state_schema, output_schema=output_schema,
+            name=name, ttl=ttl, time=time, timers=timers, changes=changes, text=text,
         )  # fmt: skip
         return self._with(node)
 
@@ -222,15 +271,21 @@ class Stream:
 class Grouped:
     """A stream that waits for its aggregates."""
 
-    def __init__(self, graph: Graph, before: Node, keys: tuple[str, ...]) -> None:
+    def __init__(self, graph: Graph, before: Node, keys: tuple[str | Window, ...]) -> None:
         """Use `Stream.group_by`."""
         self._graph = graph
         self._before = before
         self._keys = keys
 
-    def agg(self, *, name: str, **aggregates: Aggregate) -> Stream:
-        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`."""
-        checked_names(list(self._keys), self._before, name)
+    def agg(
+        self, *, name: str, emit: str | None = None, lateness: str | None = None,
+        **aggregates: Aggregate,
+    ) -> Stream:  # fmt: skip
+        """One row for each group, kept up to date: `agg(total=hf.sum("amount"), name="totals")`.
+
+        With a window among the keys: `emit="update"` (the default) gives changes at every epoch,
+        `emit="close"` one row for each window, when the watermark has passed its end by `lateness`.
+        """
         if not aggregates:
             raise InvalidInputError(
                 "agg needs an aggregate", kind="no_aggregates", operator=name,
@@ -244,10 +299,19 @@ class Grouped:
                 )  # fmt: skip
             plain = [text for text in aggregate.expressions if _PLAIN.fullmatch(text)]
             checked_names(plain, self._before, name)
-        columns = checked_output([*self._keys, *aggregates], name)
+        keys = tuple(key for key in self._keys if isinstance(key, str))
+        if len(keys) < len(self._keys):
+            node = window_node(
+                self._before, self._keys, aggregates, name=name, emit=emit, lateness=lateness
+            )
+            self._graph.add(node)
+            return Stream(self._graph, node)
+        refuse_window_options(name, emit, lateness)
+        checked_names(list(keys), self._before, name)
+        columns = checked_output([*keys, *aggregates], name)
         node = OperatorNode(
             columns=columns, changes=True, name=name, befores=(self._before,), what="aggregate",
-            keys=self._keys, params={k: str(v) for k, v in aggregates.items()},
+            keys=keys, params={k: str(v) for k, v in aggregates.items()},
             detail=dict(aggregates),
         )  # fmt: skip
         self._graph.add(node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
 from collections import deque
 from types import TracebackType
@@ -60,7 +61,7 @@ class EpochTable:
         print(  # noqa: T201
             f"epoch {report.epoch}: {report.rows} rows, {report.keys} keys, "
             f"{report.changes} changes, {report.late} late, {report.bytes_new} bytes, "
-            f"{report.total_ms:.0f} ms ({phases}){_lag(report)}",
+            f"{report.total_ms:.0f} ms ({phases}){_time(report)}{_lag(report)}",
             flush=True,
         )
 
@@ -76,6 +77,7 @@ class EpochTable:
             "keys",
             "changes",
             "late",
+            "watermark",
             "bytes",
             "plan",
             "job",
@@ -87,7 +89,7 @@ class EpochTable:
             ms = row.phases_ms
             table.add_row(
                 str(row.epoch), str(row.rows), str(row.keys), str(row.changes), str(row.late),
-                str(row.bytes_new), f"{ms.get('plan', 0) + ms.get('build', 0):.0f}",
+                _mark(row), str(row.bytes_new), f"{ms.get('plan', 0) + ms.get('build', 0):.0f}",
                 f"{ms.get('job', 0):.0f}", f"{ms.get('draft', 0) + ms.get('wait', 0):.0f}",
                 f"{row.total_ms:.0f}",
             )  # fmt: skip
@@ -99,6 +101,25 @@ class EpochTable:
         if self._note:
             parts.append(self._note)
         self._live.update(Group(*parts), refresh=True)
+
+
+def _mark(report: EpochReport) -> str:
+    """The watermark as a time of day in UTC, with its date."""
+    if report.watermark_us is None:
+        return ""
+    origin = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    try:
+        at = origin + dt.timedelta(microseconds=report.watermark_us)
+    except OverflowError:  # Spark's years go further than Python's
+        return f"{report.watermark_us // 1_000_000} s"
+    return at.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _time(report: EpochReport) -> str:
+    if report.watermark_us is None:
+        return ""
+    lag = "" if report.lag_us is None else f", {report.lag_us / 1e6:.0f} s behind the newest row"
+    return f"; watermark {_mark(report)}{lag}"
 
 
 def _lag(report: EpochReport) -> str:

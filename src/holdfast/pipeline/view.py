@@ -10,6 +10,7 @@ import pyarrow as pa
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
 from holdfast.pipeline.operators.aggregate import ROWS
+from holdfast.pipeline.operators.sets import SHOWN
 from holdfast.pipeline.operators.work import WEIGHT
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.stage import Place, source_of
@@ -18,7 +19,11 @@ from holdfast.state.partition import partition_range
 
 
 class View:
-    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table."""
+    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table.
+
+    What the watermark of the checkpoint has passed is forgotten and does not show, whether or not
+    it still lies on disk.
+    """
 
     def __init__(
         self, resolved: Resolved, place: Place, reader: StoreReader, at: str, partitions: int
@@ -30,11 +35,17 @@ class View:
         self.checkpoint = manifest.checkpoint
         self._pipeline = reader.home.pipeline
         self._place, self._partitions = place, partitions
+        if name not in resolved.work.traces:
+            raise NotFoundError(
+                "the operator does not keep its result", kind="nothing_to_show", operator=name,
+                keeps=",".join(resolved.work.traces),
+                remedy="give it a sink, or an operator after it that keeps one",
+            )  # fmt: skip
         self._schema = resolved.work.traces[name]
         self._runs = runs_of(manifest, name)
         mark = manifest.watermark_us
-        bounds = resolved.work.bounds_us(mark) if mark is not None else {}
-        self._bound_us = bounds.get(name)
+        bounds = {} if mark is None else resolved.work.bounds_us(mark)
+        self._bound = bounds.get(name)
         shown = [n for n in resolved.work.shown if n in self._all]
         if not shown:
             raise NotFoundError("the operator keeps nothing to show", operator=name)
@@ -46,11 +57,9 @@ class View:
 
     def _trace(self) -> TraceReader:
         return TraceReader(
-            runs=self._runs,
-            source=source_of(self._place, self._pipeline),
-            schema=self._schema,
-            time_bound_us=self._bound_us,
-        )
+            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema,
+            time_bound_us=self._bound,
+        )  # fmt: skip
 
     def arrow(self) -> Any:
         """All rows as one Arrow table."""
@@ -60,14 +69,13 @@ class View:
     def dataframe(self, spark: Any) -> Any:
         """All rows as a Spark DataFrame, read by the executors."""
         n, columns, trace_args = self._partitions, self.columns, (
-            self._runs, self._place, self._pipeline, self._schema, self._bound_us,
+            self._runs, self._place, self._pipeline, self._schema, self._bound,
         )  # fmt: skip
 
         def read(batches: Any) -> Any:
-            runs, place, pipeline, schema, bound_us = trace_args
-            trace = TraceReader(
-                runs=runs, source=source_of(place, pipeline), schema=schema, time_bound_us=bound_us
-            )
+            runs, place, pipeline, schema, bound = trace_args
+            source = source_of(place, pipeline)
+            trace = TraceReader(runs=runs, source=source, schema=schema, time_bound_us=bound)
             for batch in batches:
                 for partition in batch.column(0).to_pylist():
                     for rows in trace.batches(partition_range(partition, n)):
@@ -80,10 +88,11 @@ class View:
 
 def _present(rows: Any) -> Any:
     """Only what shows: groups and rows whose count is more than zero, bags as often as it says."""
-    if WEIGHT in rows.schema.names:
-        index = rows.schema.get_field_index(WEIGHT)
-        counts = np.maximum(rows.column(index).to_numpy(zero_copy_only=False), 0)
-        return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
+    for name in (SHOWN, WEIGHT):
+        index = rows.schema.get_field_index(name)
+        if index >= 0:
+            counts = np.maximum(rows.column(index).to_numpy(zero_copy_only=False), 0)
+            return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
     for name in (ROWS, "_count"):
         if name in rows.schema.names:
             import pyarrow.compute as pc

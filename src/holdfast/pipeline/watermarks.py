@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +18,15 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.pipeline.graph import SourceNode
 
 _clock: Clock = SystemClock()
+log = logging.getLogger("holdfast.pipeline")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The newest event time that counts, and how many rows lie too far in the future to count."""
+
+    newest_us: int | None
+    future: int
 
 
 @dataclass(frozen=True)
@@ -25,14 +35,15 @@ class Observed:
 
     observation: Any
 
-    def newest_us(self) -> int | None:
-        """The newest event time that counts."""
-        found = self.observation.get.get("newest_us")
-        return None if found is None else int(found)
-
-    def future(self) -> int:
-        """Rows that lie too far in the future to count."""
-        return int(self.observation.get.get("future") or 0)
+    def read(self) -> Seen:
+        """What went by; nothing where Spark found out that no row of the source can matter."""
+        try:
+            found = self.observation.get
+        except Exception as error:  # noqa: BLE001 - Spark has no typed error for a metric that is not there
+            log.debug("no event times were observed: %s", error)
+            return Seen(None, 0)
+        newest = found.get("newest_us")
+        return Seen(None if newest is None else int(newest), int(found.get("future") or 0))
 
 
 def observe(node: SourceNode, frame: Any) -> tuple[Any, Observed]:
@@ -75,6 +86,15 @@ class Watermarks:
         if newest_us is not None:
             mark = newest_us - source.delay_us
             self.marks_us[name] = max(mark, self.marks_us.get(name, mark))
+
+    def lag_us(self, watermark_us: int | None) -> int | None:
+        """How far a watermark is behind the newest event time that was seen."""
+        newest = [
+            mark + source.delay_us
+            for source in self.sources
+            if (mark := self.marks_us.get(source.name)) is not None
+        ]
+        return None if watermark_us is None or not newest else max(newest) - watermark_us
 
     def idle(self, source: SourceNode) -> bool:
         """Whether a source has been silent for so long that the others need not wait for it."""

@@ -39,6 +39,8 @@ def due_rows(
     views: Sequence[RunView], schema: TraceSchema, low_us: int | None, high_us: int
 ) -> Any:
     """Live stored rows with a time from `low_us` to before `high_us`, in hash order."""
+    if low_us is not None and low_us >= high_us:
+        return empty_batch(schema.stored)
     found = [rows for view in views for rows in _candidates(view, low_us, high_us)]
     if not found:
         return empty_batch(schema.stored)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.columns import numbers
 from holdfast.state.kernels import pc
 
 if TYPE_CHECKING:
@@ -142,8 +143,7 @@ def _equal(left: Any, right: Any) -> np.ndarray:
             pc.fill_null(same, False),  # noqa: FBT003
             pc.and_(left.is_null(), right.is_null()),
         )
-    result: np.ndarray = same.to_numpy(zero_copy_only=False)
-    return result
+    return numbers(same)
 
 
 def row_codes(columns: Sequence[Any]) -> np.ndarray:

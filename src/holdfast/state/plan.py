@@ -157,15 +157,17 @@ def _plan(found: list[list[Segment]], span: tuple[int, int], within: VnodeRange)
     )
 
 
-def expired_runs(runs: Sequence[RunInfo], time_bound_us: int) -> list[RunInfo]:
+def expired_runs(
+    runs: Sequence[RunInfo], time_bound_us: int, *, time_is_key: bool = False
+) -> list[RunInfo]:
     """Runs that can leave the list unread, since every row is behind the time bound.
 
     A bag run may go whenever all its rows are outdated. A latest run may only go together with
-    everything older, or an older row of the same key would come back. A merge that still hides
-    a shared run stays in any case.
+    everything older, or an older row of the same key would come back, unless the time is a part of
+    the key. A merge that still hides a shared run stays in any case.
     """
     outdated = [run for run in runs if _outdated(run, time_bound_us) and not hides_any(run, runs)]
-    if all(run.trace == TraceKind.BAG for run in outdated):
+    if time_is_key or all(run.trace == TraceKind.BAG for run in outdated):
         return outdated
     kept_from = min((run.epoch_low for run in runs if run not in outdated), default=None)
     return [run for run in outdated if kept_from is None or run.epoch_high < kept_from]

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.columns import indices, numbers
 from holdfast.state.keys import row_codes, rows_equal
 
 if TYPE_CHECKING:
@@ -60,39 +61,6 @@ def join_batches(batches: Sequence[Any], schema: Any) -> Any:
 def take(batch: Any, index: np.ndarray) -> Any:
     """Rows by position."""
     return batch.take(indices(index))
-
-
-# By buffers: `pa.array` and `to_numpy` import pandas where it is installed, a third of a second.
-
-
-def indices(values: np.ndarray) -> Any:
-    """64-bit integers as an Arrow column."""
-    plain = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)])
-
-
-def bits(mask: np.ndarray) -> Any:
-    """Truth values as an Arrow column."""
-    packed = np.packbits(mask, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(packed)])
-
-
-def numbers(column: Any) -> np.ndarray:
-    """A column of 64-bit integers, in place, or of truth values; neither has nulls."""
-    kind, size = column.type, len(column)
-    data = column.buffers()[1]
-    if column.null_count or data is None or kind not in _NUMBERS:
-        plain: np.ndarray = column.to_numpy(zero_copy_only=False)
-        return plain
-    if kind != pa.bool_():
-        return np.frombuffer(data, _NUMBERS[kind])[column.offset : column.offset + size]
-    first = column.offset // 8
-    raw = np.frombuffer(data, np.uint8)[first : (column.offset + size + 7) // 8]
-    skip = column.offset - 8 * first
-    return np.unpackbits(raw, bitorder="little")[skip : skip + size].view(np.bool_)
-
-
-_NUMBERS = {pa.int64(): np.int64, pa.uint64(): np.uint64, pa.bool_(): np.bool_}
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +141,7 @@ def group_rows(hashes: np.ndarray, columns: Sequence[Any]) -> Groups:
 def _pairs_equal(columns: Sequence[Any], left: np.ndarray, right: np.ndarray) -> np.ndarray:
     if not columns:
         return np.ones(len(left), np.bool_)
-    a, b = pa.array(left), pa.array(right)
+    a, b = indices(left), indices(right)
     return rows_equal([c.take(a) for c in columns], [c.take(b) for c in columns])
 
 
@@ -192,7 +160,7 @@ def _split_mixed(
     hit[group[mixed]] = True
     places = np.flatnonzero(hit[group])
     rows = order[places]
-    index = pa.array(rows)
+    index = indices(rows)
     codes = row_codes([c.take(index) for c in columns])
     local = _pair_order(group[places], codes)
     order[places] = rows[local]
@@ -217,7 +185,7 @@ def combine_latest(rows: Any, groups: Groups) -> Any:
 
 def combine_bag(rows: Any, groups: Groups) -> Any:
     """Each row once with the sum of its weights, in hash order, without zeros."""
-    sums = groups.sums(rows.column(1).to_numpy())
+    sums = groups.sums(numbers(rows.column(1)))
     kept = np.flatnonzero(sums)
     combined = take(rows, groups.first()[kept])
     return with_weights(combined, sums[kept])
@@ -226,5 +194,5 @@ def combine_bag(rows: Any, groups: Groups) -> Any:
 def with_weights(rows: Any, weights: np.ndarray) -> Any:
     """The same stored rows with other weights."""
     columns = rows.columns
-    columns[1] = pa.array(weights, pa.int64())
+    columns[1] = indices(weights)
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

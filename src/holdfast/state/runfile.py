@@ -30,8 +30,8 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.state.cache import map_file
+from holdfast.state.columns import numbers
 from holdfast.state.info import RunInfo, object_path
-from holdfast.state.rows import numbers
 from holdfast.state.run import (
     HEADER_KEY,
     RUN_FORMAT,

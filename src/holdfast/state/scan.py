@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.ahead import Ahead
+from holdfast.state.columns import bits, indices, numbers
 from holdfast.state.keys import rows_equal
-from holdfast.state.rows import bits, indices, join_batches, numbers, take
+from holdfast.state.rows import join_batches, take
 from holdfast.state.schema import TraceKind
 from holdfast.state.search import lower_bound
 from holdfast.state.stream import resolve

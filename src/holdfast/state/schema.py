@@ -89,6 +89,11 @@ class TraceSchema:
                 type=kind,
             )
 
+    @property
+    def time_is_key(self) -> bool:
+        """Whether all versions of a key have one time, so that forgetting one brings none back."""
+        return self.time_column in self.keys.names
+
     def text(self) -> str:
         """The columns as one line, for a fingerprint: what a stored row means."""
         keys = ", ".join(f"{field.name} {field.type}" for field in self.keys)

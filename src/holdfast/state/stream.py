@@ -6,7 +6,8 @@ Invariants:
 - Memory follows the window, not the trace: a window is a hash range of bounded size. Only rows
   of one single hash can exceed it.
 - `bottom` says that nothing older exists: only then tombstones and outdated latest rows go,
-  since without them an older row would come back to life.
+  since without them an older row would come back to life. Where the time is a part of the key, all
+  versions of a key are outdated together, and may go at any depth.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from holdfast.state.columns import numbers
 from holdfast.state.info import HASH_MAX
 from holdfast.state.rows import (
     combine_bag,
@@ -110,7 +112,7 @@ def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:
 
 def resolve(rows: Any, schema: TraceSchema) -> Any:
     """Stored rows, oldest first, as each key or row once, in hash order."""
-    hashes = rows.column(0).to_numpy()
+    hashes = numbers(rows.column(0))
     groups = group_rows(hashes, [rows.column(i) for i in schema.identity_indices])
     if schema.kind is TraceKind.BAG:
         return combine_bag(rows, groups)
@@ -121,9 +123,10 @@ def _drop(rows: Any, schema: TraceSchema, how: Combine) -> Any:
     """Leave out what nobody needs any more."""
     gone: np.ndarray | None = None
     if schema.kind is TraceKind.LATEST:
-        if not how.bottom:
+        if how.bottom:
+            gone = rows.column(1).to_numpy(zero_copy_only=False)
+        elif not schema.time_is_key:
             return rows
-        gone = rows.column(1).to_numpy(zero_copy_only=False)
     behind = schema.behind(rows, how.time_bound_us)
     if behind is not None:
         gone = behind if gone is None else gone | behind

@@ -59,16 +59,16 @@ class RunView:
     ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         hashes = self.run.hashes(number)
         left = lower_bound(hashes, probes)
-        if self.run.hashes_distinct:
-            hit = np.flatnonzero(hashes[np.minimum(left, len(hashes) - 1)] == probes)
-            if len(hit):
-                yield number, hit + offset, left[hit]
+        hit = np.flatnonzero(hashes[np.minimum(left, len(hashes) - 1)] == probes)
+        if not len(hit):
             return
-        counts = np.searchsorted(hashes, probes, side="right") - left
-        hit = np.flatnonzero(counts)
-        for piece in _pieces(counts[hit]):
+        if self.run.hashes_distinct:
+            yield number, hit + offset, left[hit]
+            return
+        counts = np.searchsorted(hashes, probes[hit], side="right") - left[hit]
+        for piece in _pieces(counts):
             some = hit[piece]
-            many = counts[some]
+            many = counts[piece]
             before = np.concatenate(([0], np.cumsum(many)[:-1]))
             within = np.arange(int(many.sum())) - np.repeat(before, many)
             yield number, np.repeat(some + offset, many), np.repeat(left[some], many) + within

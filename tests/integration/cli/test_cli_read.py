@@ -360,6 +360,44 @@ def test_starting_imports_nothing_heavy():
     assert "HEAVY []" in done.stdout
 
 
+def test_a_query_loads_only_what_it_needs(world):
+    """`state --sql` over several runs with text keys loads no pandas, and no verb but its own."""
+    query = "select count(*) from state"
+    code = (
+        "import sys; from holdfast.cli import main\n"
+        f"main(['state', {world.address!r}, 'totals', '--sql', {query!r}])\n"
+        "verbs = {f'holdfast.cli.verbs.{v}' for v in ('copy', 'doctor', 'inspect', 'keep', 'run')}\n"
+        "heavy = {'pyspark', 'pandas', 'rich', 'holdfast.checkpoint.store'} | verbs\n"
+        "print('HEAVY', sorted(heavy & set(sys.modules)), 'duckdb' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          timeout=60, check=True, env=environment())  # fmt: skip
+    assert "HEAVY [] True" in done.stdout
+
+
+def test_a_query_whose_reader_has_gone_is_no_error(world):
+    """`holdfast state --sql | head -1` ends quietly too, though that process leaves in a hurry."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "state", world.address, "totals", "--sql", "select 1"],
+        stdout=write, stderr=subprocess.PIPE, timeout=60, check=False, env=environment(),
+    )  # fmt: skip
+    os.close(write)
+    assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("query", "code"), [("select 7 as n", 0), ("selekt", 2)])
+def test_leaving_in_a_hurry_loses_neither_output_nor_exit_code(world, query, code):
+    """After DuckDB was loaded, output into a pipe is whole and the exit code the right one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "state", world.address, "totals", "--sql", query],
+        capture_output=True, text=True, timeout=60, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == code
+    assert ("7" in done.stdout) if code == 0 else ("selekt" in done.stderr)
+
+
 def test_without_typer_one_sentence_says_what_to_install():
     """A base install answers with the extra's name and exit 2 instead of a traceback."""
     code = (

@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from guard_queries import use_layout
 
 import holdfast as hf
 from holdfast.clock import SystemClock
@@ -26,13 +25,12 @@ def _orders(session):
 
 def test_the_three_lines_of_the_guide_lead_to_a_savepoint(spark, tmp_path):
     """From an existing query to its first savepoint, with the guide's own lines."""
-    use_layout(spark, "hdfs")
     lines = re.search(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)[1]
     for name in ("checkpoints/orders", "tables/orders", "savepoints"):
         assert f'"{name}"' in lines
         lines = lines.replace(f'"{name}"', repr(str(tmp_path / name)))
-    spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
-    names = {"spark": spark, "orders": _orders(spark)}
+    active = type(spark).getActiveSession()  # what a program with one session has
+    names = {"spark": active, "orders": _orders(active)}
     exec(compile(lines, str(GUIDE), "exec"), names)
     location, store = tmp_path / "checkpoints" / "orders", tmp_path / "savepoints"
     deadline = SystemClock().monotonic_ms() + 60_000

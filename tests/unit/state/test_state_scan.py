@@ -16,7 +16,7 @@ from state_world import SOAK, World, examples
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.state import HASH, LatestPartition, RunOptions, RunSource, TraceReader, TraceSchema
 from holdfast.state.ahead import Ahead
-from holdfast.state.rows import bits, indices, numbers
+from holdfast.state.columns import bits, indices, numbers
 from holdfast.state.scan import meet, plan_windows
 from holdfast.state.trace import views_of
 from holdfast.storage.local import LocalStorage

@@ -18,7 +18,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         raise wrong_answer(
             keys,
             kind="apply_result",
-            table=what,
+            part=what,
             expected="an Arrow table",
             actual=type(answer).__name__,
         )
@@ -28,7 +28,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         unknown = [name for name in given if name not in schema.names]
         twice = sorted({name for name in given if given.count(name) > 1})
         raise wrong_answer(
-            keys, kind="apply_result", table=what, missing=",".join(missing) or None,
+            keys, kind="apply_result", part=what, missing=",".join(missing) or None,
             unknown=",".join(unknown) or None, twice=",".join(twice) or None,
         )  # fmt: skip
     batch = one_batch(answer)
@@ -39,7 +39,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
             raise wrong_answer(
-                keys, kind="apply_result", table=what, column=field.name, expected=field.type,
+                keys, kind="apply_result", part=what, column=field.name, expected=field.type,
                 actual=column.type, reason=" ".join(str(error).split())[:200],
             ) from error  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -212,19 +212,34 @@ class ApplyWork(WorkBase):
         is_due = np.zeros(count, np.bool_)
         is_due[numbers[rows.num_rows :]] = True
         answer = traces[self.name].lookup(keys)
-        stays = has_rows | answer.found
+        found = self._remembered(answer, context)
+        stays = has_rows | found
         stale = keys.filter(pa.array(~stays))
+        # What was forgotten does not show through: not even when it was last touched.
+        there = pa.array(np.arange(count), mask=~found)
         state = pa.RecordBatch.from_arrays(
-            [*keys.columns, *answer.values.columns], names=[*names, *answer.values.schema.names]
+            [*keys.columns, *(column.take(there) for column in answer.values.columns)],
+            names=[*names, *answer.values.schema.names],
         )
         moved = np.cumsum(stays) - 1
         mine = moved[numbers[: rows.num_rows]]
         keep = pa.array(stays)
         table, order = self._table(rows, mine)
         return _Asked(
-            keys.filter(keep), answer.found[stays], state.filter(keep),
-            (is_due & answer.found)[stays], table, mine[order],
+            keys.filter(keep), found[stays], state.filter(keep), (is_due & found)[stays], table,
+            mine[order],
         ), stale  # fmt: skip
+
+    def _remembered(self, answer: Any, context: EpochContext) -> np.ndarray:
+        """Which keys have state; the bound of the trace is that of the epoch before."""
+        found: np.ndarray = answer.found
+        if self.ttl_us is None or context.watermark_us is None:
+            return found
+        times = answer.values.column(TOUCHED).cast(pa.int64())
+        old = pc.fill_null(pc.less(times, context.watermark_us - self.ttl_us), False)  # noqa: FBT003
+        gone: np.ndarray = old.to_numpy(zero_copy_only=False)
+        left: np.ndarray = found & ~gone
+        return left
 
     def _summed(self, rows: Any) -> Any:
         """Rows that came and went in one epoch are not there."""
@@ -271,7 +286,7 @@ class ApplyWork(WorkBase):
         if self.changes:
             weights = table.column(APPLY_WEIGHT)
             if weights.null_count:
-                raise wrong_answer(keys, kind="apply_result", table="output", nulls=APPLY_WEIGHT)
+                raise wrong_answer(keys, kind="apply_result", part="output", nulls=APPLY_WEIGHT)
             table = _netted(table, self.result.names)
         return pa.RecordBatch.from_arrays(table.columns, schema=self.output)
 
@@ -314,15 +329,14 @@ class ApplyWork(WorkBase):
 
     def _touched(self, asked: _Asked) -> Any:
         """The newest event time of each key, from before or now."""
-        before = asked.state.column(TOUCHED)
+        before = asked.state.column(TOUCHED).cast(pa.int64())
         times = _one(asked.rows.column(self.time)).cast(_STAMP).cast(pa.int64())
         lowest = np.iinfo(np.int64).min
         newest = np.full(asked.keys.num_rows, lowest)
         filled = pc.fill_null(times, lowest).to_numpy(zero_copy_only=False)
         np.maximum.at(newest, asked.numbers, filled)
         came = pa.array(newest, mask=newest == lowest)
-        newest = pc.max_element_wise(before.cast(pa.int64()), came)  # no kernel for time zones
-        return newest.cast(_STAMP)
+        return pc.max_element_wise(before, came).cast(_STAMP)
 
 
 def _netted(table: Any, names: list[str]) -> Any:

@@ -54,7 +54,12 @@ class Work(Protocol):
 
     @property
     def timed(self) -> bool:
-        """Whether it has something to do when only the watermark moves."""
+        """Whether it has something to do in every partition, also without rows."""
+        ...
+
+    @property
+    def wakes(self) -> bool:
+        """Whether a watermark that moves without rows is worth an epoch."""
         ...
 
     @property
@@ -98,6 +103,11 @@ class WorkBase:
     def timed(self) -> bool:
         """Only rows make it work."""
         return False
+
+    @property
+    def wakes(self) -> bool:
+        """What goes by time does not wait for rows."""
+        return self.timed
 
     @property
     def late(self) -> Any:

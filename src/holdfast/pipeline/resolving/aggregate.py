@@ -62,7 +62,7 @@ def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
     condense = _condense(node, folds, changes=changes)
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts), condense)
+    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts), condense, tuple(texts))
 
 
 def _condense(

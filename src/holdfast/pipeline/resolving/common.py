@@ -26,13 +26,15 @@ class Resolved:
 
     `prepare` makes one DataFrame of its inputs: the hash first, then what `work.process` reads;
     two inputs become one union with a column that says which side a row is of. `condense` adds
-    up the rows of one key in the JVM, where that is possible: it pays when keys are few.
+    up the rows of one key in the JVM, where that is possible: it pays when keys are few. `texts`:
+    what `prepare` does as SQL expressions, for an operator that builds on this one.
     """
 
     node: OperatorNode
     work: Work
     prepare: Callable[[Sequence[Any]], Any]
     condense: Callable[[Any], Any] | None = None
+    texts: Sequence[str] = ()
 
 
 def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:

@@ -1,0 +1,124 @@
+"""Which rows of two sides belong together: by group, and by group and time. Whole arrays only.
+
+Invariants:
+- A row of the one side meets one contiguous range of the ordered rows of the other side, so that
+  matches are counted by differences of running sums, without making a single pair.
+- Pairs are made only where one of both rows has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.state.rows import group_rows, number_order
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """Rows of one side: their group, their columns, the weight before and the change of it."""
+
+    group: np.ndarray
+    values: list[Any]
+    old: np.ndarray
+    delta: np.ndarray
+
+    def __len__(self) -> int:
+        """How many rows."""
+        return len(self.group)
+
+    @property
+    def new(self) -> np.ndarray:
+        """The weights after the change."""
+        after: np.ndarray = self.old + self.delta
+        return after
+
+    def take(self, index: np.ndarray) -> Entries:
+        """Some of them."""
+        picks = pa.array(index)
+        values = [column.take(picks) for column in self.values]
+        return Entries(self.group[index], values, self.old[index], self.delta[index])
+
+    def joined(self, other: Entries) -> Entries:
+        """These and those."""
+        if not len(other):
+            return self
+        if not len(self):
+            return other
+        return Entries(
+            np.concatenate([self.group, other.group]),
+            [pa.concat_arrays([a, b]) for a, b in zip(self.values, other.values, strict=True)],
+            np.concatenate([self.old, other.old]),
+            np.concatenate([self.delta, other.delta]),
+        )
+
+    def merged(self) -> Entries:
+        """Equal rows as one, so that what cancels out is not shown; rows of weight 0 are gone."""
+        if not len(self):
+            return self
+        groups = group_rows(self.group, self.values)
+        old, delta = groups.sums(self.old), groups.sums(self.delta)
+        kept = np.flatnonzero((old != 0) | (delta != 0))
+        whole = self.take(groups.first()[kept])
+        return Entries(whole.group, whole.values, old[kept], delta[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """From where to where rows of the other side may lie, relative to a row's own time."""
+
+    below_us: int
+    above_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Row i meets `order[low[i]]` to before `order[high[i]]` of the other side."""
+
+    order: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    def sums(self, weights: np.ndarray) -> np.ndarray:
+        """The sum of the weights that each row meets."""
+        running = np.concatenate(([0], np.cumsum(weights[self.order])))
+        total: np.ndarray = running[self.high] - running[self.low]
+        return total
+
+    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Every row with every row that it meets, as two arrays of row numbers."""
+        counts = self.high - self.low
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        mine = np.repeat(np.arange(len(counts)), counts)
+        shift = np.repeat(self.low - (ends - counts), counts)
+        return mine, self.order[np.arange(total) + shift]
+
+
+def by_group(group: np.ndarray, other: np.ndarray, count: int) -> Ranges:
+    """Rows meet all rows of their group."""
+    order = number_order(other)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(other, minlength=count))))
+    return Ranges(order, starts[group], starts[group + 1])
+
+
+def by_time(
+    group: np.ndarray, times: np.ndarray, other: np.ndarray, other_times: np.ndarray, reach: Reach
+) -> Ranges:
+    """Rows meet those of their group whose time lies within reach.
+
+    Times become ranks first: group and rank then fit into one number, whatever the times are.
+    """
+    ranks, rank = np.unique(other_times, return_inverse=True)
+    width = len(ranks) + 1
+    place = other * width + rank
+    order = np.argsort(place, kind="stable")
+    ordered = place[order]
+    first = np.searchsorted(ranks, times - reach.below_us, side="left")
+    last = np.searchsorted(ranks, times + reach.above_us, side="right")
+    low = np.searchsorted(ordered, group * width + first, side="left")
+    high = np.searchsorted(ordered, group * width + last, side="left")
+    return Ranges(order, low, np.maximum(low, high))

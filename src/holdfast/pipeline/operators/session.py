@@ -1,0 +1,377 @@
+"""Session windows: rows of a key that are not further apart than a gap.
+
+The view holds one row for each open session; a bag beside it holds the rows that sessions are made
+of. Of every key that got rows or whose session closes, the sessions are computed anew from its
+rows, and what differs is said: so a row that is taken back can split a session.
+
+Invariants:
+- What is taken back is what was given, to the last bit: it comes from the view, not from adding up
+  again. A session that no row of the epoch touches is left as it is.
+- Rows come first, then sessions close: a row may still extend one that would close otherwise.
+- The rows of a closed session leave the bag in the epoch in which it closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.pipeline.operators.window import AT, ROW, TimedBase
+from holdfast.pipeline.operators.work import (
+    HASH,
+    WEIGHT,
+    EpochContext,
+    Result,
+    changes_batch,
+    group_by_key,
+    group_numbers,
+)
+from holdfast.pipeline.windows import END, START
+from holdfast.state import BagPartition, LatestPartition, TraceKind, TraceSchema
+from holdfast.state.keys import normalise, rows_equal
+from holdfast.state.rows import group_rows
+
+ALL = "_all"
+TIME = "_at"
+
+
+@dataclass(frozen=True)
+class _Events:
+    """Rows of probed keys, in order of key and time. `probe`: the number of the key."""
+
+    probe: np.ndarray
+    at: np.ndarray
+    weight: np.ndarray
+    rows: Any
+
+    def pick(self, index: np.ndarray) -> _Events:
+        """Some of them."""
+        return _Events(
+            self.probe[index], self.at[index], self.weight[index], self.rows.take(pa.array(index))
+        )
+
+
+@dataclass(frozen=True)
+class _Sessions:
+    """Sessions in order of key and time, and their columns as they show."""
+
+    probe: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+    columns: list[Any]
+
+
+@dataclass(frozen=True)
+class SessionWork(TimedBase):
+    """`inputs`: what is kept of a row for the aggregates, under the names of the trace.
+
+    `keys` are those of the traces: the user's, or one constant column where there are none.
+    """
+
+    gap_us: int
+    keys: Any
+    inputs: Any
+
+    @property
+    def events(self) -> str:
+        """Name of the bag of rows."""
+        return f"{self.name}.events"
+
+    @property
+    def _results(self) -> list[str]:
+        return list(self.inner.results.names)
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """Open sessions, and the rows that they are made of."""
+        shown = [field for field in self.inner.results if field.name not in self.keys.names]
+        values = [pa.field(TIME, self.inner.keys.field(START).type), *self.inputs]
+        return {
+            self.name: TraceSchema.bag(self.keys, pa.schema(shown), time_column=END),
+            self.events: TraceSchema.bag(self.keys, pa.schema(values)),
+        }
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """Closed sessions are behind the bound; their rows are taken out one by one."""
+        return {self.name: watermark_us - self.lateness_us + 1}
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Sessions of touched keys before and after; what differs; what closes."""
+        closed = self.closed_us(context.watermark_us)
+        at = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
+        missed = np.zeros(len(at), np.bool_) if closed is None else at + self.gap_us < closed
+        late = self.late_rows(rows, missed)
+        came = self._stored(rows, at)
+        if missed.any():
+            came = came.filter(pa.array(~missed))
+        probe, numbers = self._probe(came, traces, closed)
+        counters = {"late": int(missed.sum()), "keys": probe.num_rows}
+        if not probe.num_rows:
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
+        before = self._before(traces[self.name], probe)
+        touched, after_rows = self._after(traces[self.events], probe, came, numbers)
+        spans = _spans(after_rows, self.gap_us)
+        after = self._computed(after_rows, spans, probe)
+        fresh = _touched(after, touched, self.gap_us)
+        return self._result(
+            probe, before, after, fresh, came, (after_rows, spans), closed, counters, late
+        )
+
+    def _stored(self, rows: Any, at: np.ndarray) -> Any:
+        """Rows as the bag keeps them, with hash and weight."""
+        names = {HASH: HASH, WEIGHT: WEIGHT, **{name: name for name in self.keys.names}}
+        names |= {field.name: "__hf" + field.name for field in self.inputs}
+        columns = {name: rows.column(found) for name, found in names.items()}
+        columns[TIME] = pa.array(at).cast(self.inner.keys.field(START).type)
+        return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+    def _probe(
+        self, came: Any, traces: Mapping[str, Any], closed_us: int | None
+    ) -> tuple[Any, np.ndarray]:
+        """Keys that got rows or have a session that closes; for each new row its key's number."""
+        names = [HASH, *self.keys.names]
+        mine = came.select(names)
+        if closed_us is not None:
+            due = traces[self.name].due(None, closed_us).select(names)
+            signed = pa.array(due.column(0).to_numpy().view(np.int64))
+            due = due.set_column(0, HASH, signed)
+            parts = [pa.Table.from_batches([part.cast(due.schema)]) for part in (mine, due)]
+            joined = pa.concat_tables(parts).combine_chunks().to_batches()
+            mine = joined[0] if joined else mine
+        if not mine.num_rows:
+            return mine, np.zeros(0, np.int64)
+        groups, _ = group_by_key(mine, self.keys.names)
+        numbers = group_numbers(groups, mine.num_rows)
+        return mine.take(pa.array(groups.first())), numbers[: came.num_rows]
+
+    def _before(self, trace: Any, probe: Any) -> _Sessions:
+        """What was given and still counts."""
+        answer = trace.lookup(probe)
+        columns = [answer.rows.column(name) for name in self._results]
+        start, end = (_micros(answer.rows.column(name)) for name in (START, END))
+        return _Sessions(answer.probes, start, end, columns)
+
+    def _after(
+        self, trace: Any, probe: Any, came: Any, numbers: np.ndarray
+    ) -> tuple[tuple[np.ndarray, np.ndarray], _Events]:
+        """Key and time of what came, and all rows of the keys with what came, summed up."""
+        names = [*self.keys.names, TIME, *self.inputs.names]
+        answer = trace.lookup(probe)
+        schema = answer.rows.select(names).schema
+        tables = [
+            pa.Table.from_batches([part.select(names).cast(schema)]) for part in (answer.rows, came)
+        ]
+        rows = pa.concat_tables(tables).combine_chunks()
+        columns = [normalise(_flat(rows.column(name))) for name in names]
+        probes = np.concatenate([answer.probes, numbers])
+        added = came.column(WEIGHT).to_numpy(zero_copy_only=False).astype(np.int64)
+        weights = np.concatenate([answer.weights, added])
+        groups = group_rows(probes, columns[len(self.keys.names) :])
+        first = groups.first()
+        summed = groups.sums(weights)
+        kept = np.flatnonzero(summed)
+        batch = pa.RecordBatch.from_arrays(columns, names=names).take(pa.array(first[kept]))
+        at = _micros(batch.column(TIME))
+        events = _Events(probes[first[kept]], at, summed[kept], batch)
+        order = np.lexsort((events.at, events.probe))
+        return (numbers, _micros(came.column(TIME))), events.pick(order)
+
+    def _computed(self, events: _Events, spans: _Spans, probe: Any) -> _Sessions:
+        """The sessions of some rows, aggregated from nothing."""
+        there = events.pick(spans.present)
+        repeat = np.repeat(np.arange(len(there.at)), there.weight)
+        number = spans.number[repeat]
+        rows = there.rows.take(pa.array(repeat))
+        # The aggregate sees sessions as groups; a number is the shortest key for that.
+        hashes = probe.column(HASH).take(pa.array(there.probe[repeat]))
+        kinds = {name: self.inner.keys.field(name).type for name in (START, END)}
+        columns = {
+            HASH: hashes,
+            **{name: rows.column(name) for name in self.keys.names},
+            **{"__hf" + name: rows.column(name) for name in self.inputs.names},
+            START: pa.array(spans.start[number]).cast(kinds[START]),
+            END: pa.array(spans.end[number]).cast(kinds[END]),
+        }
+        batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+        empty = {}
+        for name, schema in self.inner.traces.items():
+            kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
+            empty[name] = kind.open([], None, schema)  # type: ignore[arg-type]
+        made = self.inner.process(batch, empty, EpochContext(0)).changes
+        names = [*self.inner.keys.names]
+        owner = _match(made, names, batch, number)
+        order = np.argsort(owner, kind="stable")
+        made = made.take(pa.array(order))
+        columns_made = [normalise(made.column(name)) for name in self._results]
+        return _Sessions(spans.probe, spans.start, spans.end, columns_made)
+
+    def _result(
+        self, probe: Any, before: _Sessions, after: _Sessions, fresh: np.ndarray, came: Any,
+        events: tuple[_Events, _Spans], closed_us: int | None, counters: dict[str, int], late: Any,
+    ) -> Result:  # fmt: skip
+        """Changes of the view, what closes, and the rows that nobody needs any more."""
+        gone, born = _differences(before, after, fresh)
+        shuts = np.zeros(len(after.end), np.bool_)
+        if closed_us is not None:
+            shuts = after.end < closed_us
+        update = self._view_update(probe, before, gone, after, born & ~shuts)
+        if self.closing:
+            none = np.zeros(0, np.bool_)
+            out = changes_batch(self.output, None, none, after.columns, shuts)
+        else:
+            out = changes_batch(self.output, before.columns, gone, after.columns, born)
+        closes = self._closing_events(events, shuts, closed_us, probe)
+        updates = {self.name: update, self.events: _joined(came, closes)}
+        counters["keys_new"] = int(born.sum())
+        counters["keys_gone"] = int(gone.sum()) + int(shuts.sum())
+        return Result(out, updates, counters, late)
+
+    def _view_update(
+        self, probe: Any, before: _Sessions, gone: np.ndarray, after: _Sessions, born: np.ndarray
+    ) -> Any:
+        names = [*self.keys.names, *(n for n in self._results if n not in self.keys.names)]
+        parts = []
+        for side, mask, weight in ((before, gone, -1), (after, born, 1)):
+            index = np.flatnonzero(mask)
+            owners = probe.take(pa.array(side.probe[index]))
+            shown = dict(zip(self._results, side.columns, strict=True))
+            columns = [owners.column(HASH)]
+            for name in names:
+                own = name in self.keys.names
+                columns.append(owners.column(name) if own else shown[name].take(pa.array(index)))
+            columns.append(pa.array(np.full(len(index), weight, np.int64)))
+            parts.append(pa.RecordBatch.from_arrays(columns, names=[HASH, *names, WEIGHT]))
+        return _joined(*parts)
+
+    def _closing_events(
+        self, found: tuple[_Events, _Spans], shuts: np.ndarray, closed_us: int | None, probe: Any
+    ) -> Any:
+        """The rows of sessions that close, taken out; and deletes that never met their row."""
+        events, spans = found
+        take_out = np.zeros(len(events.at), np.bool_)
+        take_out[spans.present[shuts[spans.number]]] = True
+        if closed_us is not None:
+            take_out |= (events.weight < 0) & (events.at + self.gap_us < closed_us)
+        picked = events.pick(np.flatnonzero(take_out))
+        hashes = probe.column(HASH).take(pa.array(picked.probe))
+        rows = picked.rows
+        return pa.RecordBatch.from_arrays(
+            [hashes, *rows.columns, pa.array(-picked.weight)],
+            names=[HASH, *rows.schema.names, WEIGHT],
+        )
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Where sessions begin and end. `present`: rows that are there; `number`: their session."""
+
+    present: np.ndarray
+    number: np.ndarray
+    probe: np.ndarray
+    start: np.ndarray
+    end: np.ndarray
+
+
+def _spans(events: _Events, gap_us: int) -> _Spans:
+    """Rows in order of key and time: a session begins at a new key or behind a gap."""
+    present = np.flatnonzero(events.weight > 0)
+    probe, at = events.probe[present], events.at[present]
+    head = np.ones(len(present), np.bool_)
+    head[1:] = (probe[1:] != probe[:-1]) | (at[1:] - at[:-1] > gap_us)
+    firsts = np.flatnonzero(head)
+    lasts = np.append(firsts[1:], len(present))[: len(firsts)] - 1
+    number = np.cumsum(head) - 1
+    return _Spans(present, number, probe[firsts], at[firsts], at[lasts] + gap_us)
+
+
+def _match(made: Any, names: list[str], rows: Any, number: np.ndarray) -> np.ndarray:
+    """The number of the session of each aggregated row; both sides name it by key and window."""
+    if not made.num_rows:
+        return np.zeros(0, np.int64)
+    first = np.zeros(int(number.max()) + 1, np.int64)
+    first[number[::-1]] = np.arange(len(number))[::-1]
+    left = [normalise(made.column(name)) for name in names]
+    right = [normalise(rows.column(name).take(pa.array(first))) for name in names]
+    joined = [pa.concat_arrays([a, b.cast(a.type)]) for a, b in zip(left, right, strict=True)]
+    at = pc.cast(joined[names.index(START)], pa.int64()).to_numpy().view(np.uint64)
+    groups = group_rows(at, joined)
+    owner = np.zeros(made.num_rows, np.int64)
+    owner[groups.first()] = groups.last() - made.num_rows
+    return owner
+
+
+def _touched(after: _Sessions, came: tuple[np.ndarray, np.ndarray], gap_us: int) -> np.ndarray:
+    """Sessions that a row of this epoch lies in, or lay in before it was taken back."""
+    touched = np.zeros(len(after.start), np.bool_)
+    probe, at = came
+    if not len(touched) or not len(probe):
+        return touched
+    order = np.lexsort((at, probe))
+    probe, at = probe[order], at[order]
+    # The session of a row, if any, is the last one of its key that begins at or before it.
+    keys = np.concatenate([after.probe, probe])
+    times = np.concatenate([after.start, at])
+    later = np.concatenate([np.zeros(len(after.start)), np.ones(len(at))])
+    place = np.lexsort((later, times, keys))
+    session = np.cumsum(place < len(after.start)) - 1
+    is_row = place >= len(after.start)
+    found, row = session[is_row], place[is_row] - len(after.start)
+    valid = found >= 0
+    found, row = found[valid], row[valid]
+    inside = (after.probe[found] == probe[row]) & (at[row] <= after.end[found] - gap_us)
+    touched[found[inside]] = True
+    return touched
+
+
+def _differences(
+    before: _Sessions, after: _Sessions, fresh: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which old sessions are no more as they were, and which new ones are not as before."""
+    gone = np.ones(len(before.start), np.bool_)
+    born = np.ones(len(after.start), np.bool_)
+    if not len(gone) or not len(born):
+        return gone, born
+    probes = np.concatenate([before.probe, after.probe])
+    spans = [
+        pa.array(np.concatenate([getattr(side, name) for side in (before, after)]))
+        for name in ("start", "end")
+    ]
+    groups = group_rows(probes, spans)
+    pairs = np.flatnonzero(groups.ends - groups.starts == 2)  # one of each side
+    old, new = groups.first()[pairs], groups.last()[pairs] - len(gone)
+    a, b = pa.array(old), pa.array(new)
+    same = rows_equal(
+        [column.take(a) for column in before.columns],
+        [column.take(b).cast(column.type) for column in after.columns],
+    )
+    same |= ~fresh[new]
+    gone[old[same]] = False
+    born[new[same]] = False
+    return gone, born
+
+
+def _joined(*batches: Any) -> Any:
+    """Batches of the same columns as one, in the columns' order of the first."""
+    names = batches[0].schema.names
+    schema = batches[0].schema
+    tables = [pa.Table.from_batches([b.select(names).cast(schema)]) for b in batches if b.num_rows]
+    if not tables:
+        return batches[0]
+    return pa.concat_tables(tables).combine_chunks().to_batches()[0]
+
+
+def _micros(column: Any) -> np.ndarray:
+    micros: np.ndarray = pc.cast(column, pa.int64()).to_numpy(zero_copy_only=False)
+    return micros
+
+
+def _flat(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+__all__ = ["ALL", "ROW", "SessionWork"]

@@ -1,0 +1,93 @@
+"""Types and expressions of windows: an aggregate by keys and window, given its rows once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
+
+from holdfast.errors import InvalidInputError
+from holdfast.pipeline.declare.windows import WindowDetail
+from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.operators.aggregate import AggregateWork
+from holdfast.pipeline.operators.session import ALL, SessionWork
+from holdfast.pipeline.operators.window import AT, ROW, WindowWork
+from holdfast.pipeline.operators.work import HASH, Work
+from holdfast.pipeline.resolving.aggregate import resolve_aggregate
+from holdfast.pipeline.resolving.common import Resolved, arrow_schema
+from holdfast.pipeline.windows import END, START
+
+
+def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
+    """The aggregate by keys and window as it would be without time, and the work around it.
+
+    The window columns are null here: xxhash64 passes over nulls, so that rows are placed by their
+    keys alone, and tasks fill the windows in.
+    """
+    detail: WindowDetail = node.detail
+    df = frames[0]
+    changes, session = WEIGHT in df.columns, detail.window.kind == "session"
+    names = [name for name in df.columns if name != WEIGHT]
+    kind = _time_kind(node, df, detail)
+    blank = {name: f"cast(NULL AS {kind}) AS {name}" for name in (START, END)}
+    # Rows of a session are kept one by one and added up again, so they count once each here.
+    shape = df.drop(WEIGHT) if session else df
+    shape = shape.selectExpr("*", *blank.values())
+    keyed = replace(node, keys=(*node.keys, START, END), detail=detail.aggregates)
+    found = resolve_aggregate(keyed, [shape])
+    inner, texts = found.work, found.texts
+    if not isinstance(inner, AggregateWork):
+        raise InvalidInputError("not an aggregate", kind="not_an_aggregate", operator=node.name)
+    row = arrow_schema(df.select(*names).schema) if detail.late_asked else None
+    if row is not None and changes:
+        row = row.append(pa.field(WEIGHT, pa.int64()))
+    wanted = [text for text in texts if text not in (f"`{START}`", f"`{END}`", WEIGHT)]
+    micros = f"unix_micros(cast(cast({detail.window.time} AS {kind}) AS timestamp))"
+    wanted += [f"{micros} AS {AT}", WEIGHT if changes else f"1L AS {WEIGHT}"]
+    if detail.late_asked:
+        wanted.append(f"struct({', '.join(f'`{name}`' for name in names)}) AS {ROW}")
+    if session and not node.keys:
+        wanted.append(f"cast(0 AS tinyint) AS {ALL}")
+
+    def prepare(inputs: Sequence[Any]) -> Any:
+        given = inputs[0].where(f"({detail.window.time}) IS NOT NULL")
+        return given.selectExpr("*", *blank.values()).selectExpr(*wanted)
+
+    return Resolved(node, _work(node, detail, inner, row, shape, texts), prepare)
+
+
+def _work(
+    node: OperatorNode, detail: WindowDetail, inner: AggregateWork, row: Any, shape: Any,
+    texts: Sequence[str],
+) -> Work:  # fmt: skip
+    window, closing = detail.window, detail.emit == "close"
+    shared = (node.name, inner, detail.lateness_us, closing, row)
+    if window.kind != "session":
+        return WindowWork(*shared, window.size_us, window.slide_us, window.offset_us)
+    user = [field for field in inner.keys if field.name not in (START, END)]
+    keys = pa.schema(user or [pa.field(ALL, pa.int8())])
+    given = arrow_schema(shape.selectExpr(*texts).schema)
+    inputs = pa.schema(
+        [
+            pa.field(field.name.removeprefix("__hf"), field.type)
+            for field in given
+            if field.name not in {HASH, *inner.keys.names}
+        ]
+    )
+    return SessionWork(*shared, window.size_us, keys, inputs)
+
+
+def _time_kind(node: OperatorNode, df: Any, detail: WindowDetail) -> str:
+    """The type of the window's bounds: that of the time, dates as timestamps."""
+    kind = df.selectExpr(f"({detail.window.time}) AS x").schema.fields[0].dataType
+    if isinstance(kind, T.TimestampNTZType):
+        return "timestamp_ntz"
+    if isinstance(kind, T.TimestampType | T.DateType):
+        return "timestamp"
+    raise InvalidInputError(
+        "the event time must be a timestamp", kind="invalid_time_column", operator=node.name,
+        column=detail.window.time, type=kind.simpleString(), remedy="cast it to a timestamp first",
+    )  # fmt: skip

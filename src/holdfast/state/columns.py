@@ -1,0 +1,41 @@
+"""Arrow columns from numpy and back, by their buffers.
+
+`pa.array` and `Array.to_numpy` import pandas where it is installed, a third of a second, to ask
+whether something is one of its kind. Numbers need none of that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+_NUMBERS = {pa.int64(): np.int64, pa.uint64(): np.uint64, pa.bool_(): np.bool_}
+
+
+def indices(values: np.ndarray) -> Any:
+    """64-bit integers as an Arrow column."""
+    plain = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)])
+
+
+def bits(mask: np.ndarray) -> Any:
+    """Truth values as an Arrow column."""
+    packed = np.packbits(mask, bitorder="little")
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(packed)])
+
+
+def numbers(column: Any) -> np.ndarray:
+    """A column of 64-bit integers, in place, or of truth values; neither has nulls."""
+    kind, size = column.type, len(column)
+    data = column.buffers()[1]
+    if column.null_count or data is None or kind not in _NUMBERS:
+        plain: np.ndarray = column.to_numpy(zero_copy_only=False)
+        return plain
+    if kind != pa.bool_():
+        return np.frombuffer(data, _NUMBERS[kind])[column.offset : column.offset + size]
+    first = column.offset // 8
+    raw = np.frombuffer(data, np.uint8)[first : (column.offset + size + 7) // 8]
+    skip = column.offset - 8 * first
+    return np.unpackbits(raw, bitorder="little")[skip : skip + size].view(np.bool_)

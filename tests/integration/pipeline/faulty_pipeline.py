@@ -1,0 +1,94 @@
+"""A pipeline in a process of its own: with tasks that fail once, or over Spark Connect."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pyarrow.dataset as ds
+
+import holdfast as hf
+
+
+def fail_once(df, marks: Path):
+    """Rows as they are, but the first try of every task dies after it has seen them all."""
+
+    def body(batches):
+        from pyspark import TaskContext
+
+        yield from batches
+        task = TaskContext.get()
+        if task.attemptNumber() == 0:
+            (marks / f"{task.taskAttemptId()}").touch()
+            raise RuntimeError("this task dies once")
+
+    return df.mapInArrow(body, df.schema)
+
+
+def declare(home: Path, spark, rows: int, *, flaky: bool) -> hf.Pipeline:
+    """Totals by key, and the large ones among them, each published."""
+    pipe = hf.Pipeline("p", store=home / "cp", spark=spark, partitions=2)
+    generator = hf.sources.Generator(
+        {"k": "pmod(xxhash64(id, seed), 20)", "x": "id"}, rows=rows, rows_per_epoch=100
+    )
+    numbers = pipe.source("n", generator)
+    marks = home / "failed"
+    marks.mkdir(exist_ok=True)
+    if flaky:
+        numbers = numbers.transform(lambda df: fail_once(df, marks), text="numbers")
+    totals = numbers.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="totals")
+    pipe.sink("out", totals, hf.sinks.Parquet(str(home / "out")))
+    big = totals.transform(lambda df: fail_once(df, marks), text="totals") if flaky else totals
+    pipe.sink("big", big.where("n > 10"), hf.sinks.Parquet(str(home / "big")))
+    return pipe
+
+
+def net(path: Path) -> list:
+    """A published changelog, added up."""
+    found: dict = {}
+    for row in ds.dataset(path, partitioning="hive").to_table().to_pylist():
+        key = (row["k"], row["n"], row["s"])
+        found[key] = found.get(key, 0) + row["_weight"]
+    assert set(found.values()) <= {0, 1}
+    return sorted(list(key) for key, n in found.items() if n)
+
+
+def listed(rows) -> list:
+    return sorted([row["k"], row["n"], row["s"]] for row in rows)
+
+
+def main() -> None:
+    what, home = sys.argv[1], Path(sys.argv[2])
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    facts: dict = {}
+    epochs = []
+    if what == "connect":
+        spark = SparkSession.builder.remote("local[2]").getOrCreate()
+        facts["session"] = type(spark).__module__
+    else:
+        spark = (
+            SparkSession.builder.master("local[2,4]").config("spark.ui.enabled", "false")
+            .config("spark.log.level", "OFF").config("spark.driver.memory", "1g").getOrCreate()
+        )  # fmt: skip
+    for rows in (300, 600):
+        pipe = declare(home, spark, rows, flaky=what == "flaky")
+        epochs.append(pipe.run().epochs)
+    batch = spark.range(0, 600).selectExpr("pmod(xxhash64(id, 0L), 20) AS k", "id AS x")
+    answer = batch.groupBy("k").agg({"*": "count", "x": "sum"})
+    answer = answer.selectExpr("k", "`count(1)` AS n", "`sum(x)` AS s")
+    facts["batch"] = listed(answer.collect())
+    facts["batch_big"] = listed(answer.where("n > 10").collect())
+    facts["view"] = listed(pipe.view("totals").dataframe(spark).collect())
+    facts["published"], facts["big"] = net(home / "out"), net(home / "big")
+    facts["verified"] = hf.verify_store(pipe.reader(), deep=True).ok
+    facts["epochs"] = epochs
+    facts["failed_tasks"] = len(list((home / "failed").iterdir()))
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main()

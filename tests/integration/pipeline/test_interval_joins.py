@@ -1,0 +1,190 @@
+"""Interval joins are plain PySpark's over the rows that came on time; they forget the rest."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_joins import published, write
+
+import holdfast as hf
+from holdfast.state import runs_of
+from holdfast.testing import SimulatedCrash, crash_at
+
+HOWS = ["inner", "left", "right", "full", "semi", "anti"]
+STAMP = pa.timestamp("us", tz="UTC")
+SECOND = 1_000_000
+BEFORE, AFTER, DELAY = 3, 2, 4
+CRASHES = ["epoch.after_execute", "epoch.after_draft", "commit.after_record", "epoch.after_commit"]
+
+
+def interval_pipeline(home: Path, spark, partitions: int, hows=HOWS) -> hf.Pipeline:
+    pipe = hf.Pipeline("p", store=home / "cp", spark=spark, partitions=partitions)
+    files = hf.sources.Files
+    sides = []
+    for side, value in (("a", "x"), ("b", "y")):
+        (home / side).mkdir(parents=True, exist_ok=True)
+        time = f"{side}t"
+        connector = files(
+            str(home / side), schema=f"k long, {time} timestamp, {value} long, w long", weight="w",
+            files_max=1,
+        )  # fmt: skip
+        sides.append(
+            pipe.source(side, connector, event_time=time, delay=f"{DELAY} seconds", future=None)
+        )
+    a, b = sides
+    within = hf.interval("at", "bt", before=f"{BEFORE} seconds", after=f"{AFTER} seconds")
+    for how in hows:
+        stream = a.join(b, "k", how, name=f"j-{how}", within=within)
+        shown = stream.select(
+            "k", "unix_micros(at) AS at", "x",
+            *(() if how in ("semi", "anti") else ("unix_micros(bt) AS bt", "y")),
+        )  # fmt: skip
+        pipe.sink(f"{how}-out", shown, hf.sinks.Parquet(str(home / "out" / how)))
+    if "full" in hows:
+        pipe.sink("late-out", stream.late, hf.sinks.Parquet(str(home / "out" / "late")))
+    return pipe
+
+
+class Model:
+    """Both sides as they came on time, and the watermark of the next epoch."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.live = (Counter(), Counter())
+        self.newest: list[int | None] = [None, None]
+        self.mark: int | None = None
+        self.late = 0
+
+    def epoch(self, now: int) -> tuple[list[tuple], list[tuple]]:
+        """Changes of both sides around a time, some of them too late, some taking rows back."""
+        sides = []
+        for number in (0, 1):
+            count = self.rng.randint(6, 12)
+            sides.append([self._change(number, now) for _ in range(count)])
+        newest = [max((c[1] for c in side if c[1] is not None), default=None) for side in sides]
+        for number, time in enumerate(newest):
+            if time is not None:
+                self.newest[number] = max(time, self.newest[number] or 0)
+        if None not in self.newest:
+            self.mark = min(self.newest) - DELAY * SECOND  # type: ignore[type-var]
+        return sides[0], sides[1]
+
+    def _change(self, number: int, now: int) -> tuple:
+        rng, live = self.rng, self.live[number]
+        there = [r for r in live if r[1] is None or self.mark is None or r[1] >= self.mark]
+        if there and rng.random() < 0.3:
+            row = rng.choice(sorted(there, key=repr))
+            weight = -rng.randint(1, live[row])
+        else:
+            second = rng.choice([None, *range(now - 9, now + 3), now, now])
+            time = None if second is None else second * SECOND
+            row = (rng.choice([None, 1, 2, 3]), time, rng.choice([None, 0, 1]))
+            weight = rng.choice([1, 1, 2])
+        if self.mark is not None and row[1] is not None and row[1] < self.mark:
+            self.late += 1
+        else:
+            live[row] += weight
+            if not live[row]:
+                del live[row]
+        return (*row, weight)
+
+    def answers(self, spark) -> dict[str, Counter]:
+        """Spark's own joins over what came on time, in one job."""
+        for name, names, rows in zip("ab", ("at, x", "bt, y"), self.live, strict=True):
+            flat = [row for row, n in rows.items() for _ in range(n)]
+            first, second = names.split(", ")
+            frame = spark.createDataFrame(flat, f"k long, {first} long, {second} long")
+            frame.createOrReplaceTempView(f"i{name}")
+        parts = []
+        for how in HOWS:
+            exists = how in ("semi", "anti")
+            shown = "a.k, at, x, 0L AS bt, 0L AS y" if exists else (
+                "coalesce(a.k, b.k) AS k, at, x, bt, y"
+            )  # fmt: skip
+            parts.append(
+                f"SELECT '{how}' AS how, {shown} FROM ia a {how.upper()} JOIN ib b ON a.k = b.k "
+                f"AND bt BETWEEN at - {BEFORE * SECOND} AND at + {AFTER * SECOND}"
+            )
+        found: dict[str, Counter] = {how: Counter() for how in HOWS}
+        for how, *row in spark.sql(" UNION ALL ".join(parts)).collect():
+            found[how][tuple(row[:3] if how in ("semi", "anti") else row)] += 1
+        return found
+
+
+def write_epoch(home: Path, number: int, sides) -> None:
+    for side, value, rows in zip("ab", "xy", sides, strict=True):
+        names = ["k", f"{side}t", value, "w"]
+        write(home / side, number, names, rows, [pa.int64(), STAMP, pa.int64(), pa.int64()])
+
+
+@pytest.mark.parametrize("seed", [5, *(pytest.param(n, marks=pytest.mark.soak) for n in (6, 7))])
+def test_interval_joins_equal_the_batch_answer_over_rows_on_time(spark, tmp_path, seed) -> None:
+    """With late rows, nulls, retraction, a crash and rescales: Spark's join of what was on time."""
+    model = Model(seed)
+    for number in range(4):
+        told = model.late
+        sides = model.epoch(20 + 4 * number)
+        write_epoch(tmp_path, number, sides)
+        partitions = model.rng.choice([1, 2, 5])
+        pipe = interval_pipeline(tmp_path, spark, partitions)
+        try:
+            if number == 2:
+                with crash_at(model.rng.choice(CRASHES)):
+                    pipe.run()
+            else:
+                came = model.late - told
+                assert pipe.run().late == came * len(HOWS)
+        except SimulatedCrash:
+            interval_pipeline(tmp_path, spark, 2).run(takeover=True)
+        for how, answer in model.answers(spark).items():
+            assert published(tmp_path / "out" / how) == answer, (how, number, seed)
+    assert model.late > 0
+    rows = [
+        row
+        for file in (tmp_path / "out" / "late").glob("hf_epoch=*/*.parquet")
+        for row in pq.ParquetFile(file).read().to_pylist()
+    ]
+    assert len(rows) == model.late
+    assert {row["_side"] for row in rows} <= {"left", "right"}
+
+
+def jobs(spark) -> int:
+    """All Spark jobs that this session has run."""
+    return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
+
+
+def listed(pipe: hf.Pipeline) -> tuple[int, int]:
+    """Bytes and rows of state that the newest checkpoint lists."""
+    manifest = pipe.reader().manifest("latest")
+    runs = [run for side in ("left", "right") for run in runs_of(manifest, f"j-left.{side}")]
+    return sum(run.bytes for run in runs), sum(run.rows for run in runs)
+
+
+def test_an_interval_join_forgets_and_runs_one_job_an_epoch(spark, tmp_path) -> None:
+    """Over many epochs with the same live rows the listed state stays flat, one job an epoch."""
+    rng = np.random.default_rng(1)
+    count, rows, number, sizes = 8, 2_000, 0, []
+    for _ in range(3):
+        for _ in range(count):
+            base = number * 10 * SECOND
+            for side, value in (("a", "x"), ("b", "y")):
+                times = base + rng.integers(0, 10 * SECOND, rows)
+                columns = [rng.integers(0, 500, rows), times, rng.integers(0, 9, rows)]
+                flat = list(zip(*(c.tolist() for c in columns), [1] * rows, strict=True))
+                kinds = [pa.int64(), STAMP, pa.int64(), pa.int64()]
+                write(tmp_path / side, number, ["k", f"{side}t", value, "w"], flat, kinds)
+            number += 1
+        before = jobs(spark)
+        pipe = interval_pipeline(tmp_path, spark, 1, ["left"])
+        assert pipe.run().epochs == count
+        assert jobs(spark) - before == count
+        sizes.append(listed(pipe))
+    print(sizes)
+    assert sizes[2][0] < 1.3 * sizes[0][0]
+    assert sizes[2][1] < 0.5 * 2 * rows * number
