@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from holdfast.format.topology import Part, Topology, topology
     from holdfast.pipeline import (
+        ApplyContext,
         EpochReport,
         Pipeline,
         RunSummary,
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from holdfast.storage import open_storage
 
 __all__ = [
+    "ApplyContext",
     "CounterPosition",
     "DeltaPosition",
     "Draft",
@@ -163,6 +165,7 @@ _WHERE = {
 # These import pyspark, or packages of an extra.
 _PIPELINE = frozenset(
     {
+        "ApplyContext",
         "EpochReport",
         "Pipeline",
         "RunSummary",

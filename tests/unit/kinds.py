@@ -25,7 +25,8 @@ def _called(node: ast.Call) -> str:
 
 def error_kinds() -> dict[str, set[str]]:
     """By kind, the files that can raise it."""
-    return _collect(lambda name: name.endswith("Error") or name in ("_error", "_refuse", "kind"))
+    helpers = ("_error", "_refuse", "kind", "called", "wrong_answer")
+    return _collect(lambda name: name.endswith("Error") or name in helpers)
 
 
 def finding_kinds() -> dict[str, set[str]]:

@@ -21,6 +21,7 @@ from holdfast.pipeline.aggregates import (
     variance,
 )
 from holdfast.pipeline.declare.joins import interval
+from holdfast.pipeline.operators.apply import ApplyContext
 from holdfast.pipeline.pipeline import Pipeline
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.run_command import run_command
@@ -29,6 +30,7 @@ from holdfast.pipeline.windows import sliding, tumbling
 
 __all__ = [
     "Aggregate",
+    "ApplyContext",
     "EpochReport",
     "Pipeline",
     "RunSummary",

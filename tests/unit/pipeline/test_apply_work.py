@@ -22,6 +22,8 @@ ROW = pa.schema([("k", pa.string()), ("x", pa.int64()), ("at", STAMP)])
 STATE = pa.schema([("n", pa.int64()), ("wake", STAMP)])
 OUT = pa.schema([("k", pa.string()), ("n", pa.int64())])
 SECOND = 1_000_000
+HASHES = {"a": 1 << 63, "b": 1 << 63, "c": 5, None: 7}
+"""Two keys share one, and it is negative to Spark."""
 
 
 def work_of(function, **more) -> ApplyWork:
@@ -32,7 +34,7 @@ def work_of(function, **more) -> ApplyWork:
 def batch_of(rows: list[tuple], *, weights: bool = False) -> pa.RecordBatch:
     """(key, integer, second, weight)."""
     columns = {
-        HASH: pa.array(np.array([hash(r[0]) & (3 << 61) for r in rows], np.uint64).view(np.int64)),
+        HASH: pa.array(np.array([HASHES.get(r[0], 1) for r in rows], np.uint64).view(np.int64)),
         "k": pa.array([r[0] for r in rows], pa.string()),
         "x": pa.array([r[1] for r in rows], pa.int64()),
         "at": pa.array([None if r[2] is None else r[2] * SECOND for r in rows], STAMP),
@@ -146,6 +148,34 @@ def test_a_timer_fires_once_when_the_watermark_reaches_it() -> None:
     harness.step(batch_of([]), 11 * SECOND)
     harness.step(batch_of([]), 12 * SECOND)
     assert len(calls) == 2
+
+
+def test_a_timer_that_is_set_to_another_past_time_fires_in_the_next_epoch() -> None:
+    """A function that works through a list of times is called for each, however far time has come."""
+    calls: list = []
+
+    def function(changes, state, context):
+        calls.append(context.due.num_rows)
+        wake = pa.array([min(len(calls), 3) * SECOND] * len(context.keys), STAMP)
+        n = pa.array([1] * len(context.keys), pa.int64())
+        return None, context.keys.append_column("n", n).append_column("wake", wake)
+
+    harness = Harness(work_of(function, timers="wake"))
+    harness.step(batch_of([("a", 1, 1)]), None)
+    for second in range(50, 56):
+        harness.step(batch_of([]), second * SECOND)
+    assert calls == [0, 1, 1, 1], "at 1, 2 and 3 seconds; then 3 is given back as it was"
+
+
+def test_rows_that_are_taken_back_and_given_again_are_no_change() -> None:
+    """Weighted output is netted: only what differs goes on."""
+
+    def answer(changes, state, context):
+        rows = {"k": ["a", "a", "b"], "n": [1, 1, 2], "_weight": [-1, 1, 1]}
+        return pa.table(rows), GOOD
+
+    result = Harness(work_of(answer, changes=True)).step(batch_of([("a", 1, 1)]))
+    assert result.changes.to_pylist() == [{"k": "b", "n": 2, WEIGHT: 1}]
 
 
 def test_a_timer_that_is_moved_or_whose_key_is_deleted_does_not_fire() -> None:

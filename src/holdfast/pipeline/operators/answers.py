@@ -16,7 +16,11 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
     """One batch with exactly the columns of a schema, in its order; types are converted safely."""
     if not isinstance(answer, (pa.Table, pa.RecordBatch)):
         raise wrong_answer(
-            "apply_result", keys, part=what, expected="an Arrow table", actual=type(answer).__name__
+            keys,
+            kind="apply_result",
+            part=what,
+            expected="an Arrow table",
+            actual=type(answer).__name__,
         )
     given = answer.schema.names
     if sorted(given) != sorted(schema.names):
@@ -24,7 +28,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         unknown = [name for name in given if name not in schema.names]
         twice = sorted({name for name in given if given.count(name) > 1})
         raise wrong_answer(
-            "apply_result", keys, part=what, missing=",".join(missing) or None,
+            keys, kind="apply_result", part=what, missing=",".join(missing) or None,
             unknown=",".join(unknown) or None, twice=",".join(twice) or None,
         )  # fmt: skip
     batch = one_batch(answer)
@@ -35,8 +39,8 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
             raise wrong_answer(
-                "apply_result", keys, part=what, column=field.name, expected=field.type,
-                actual=column.type, reason=str(error)[:200],
+                keys, kind="apply_result", part=what, column=field.name, expected=field.type,
+                actual=column.type, reason=" ".join(str(error).split())[:200],
             ) from error  # fmt: skip
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -57,12 +61,12 @@ def places_of(rows: Any, keys: Any, names: list[str]) -> np.ndarray:
     only = rows.select(names)
     if len(unknown):
         raise wrong_answer(
-            "apply_unknown_key", keys, key=key_text(only, int(unknown[0])), rows=len(unknown)
+            keys, kind="apply_unknown_key", key=key_text(only, int(unknown[0])), rows=len(unknown)
         )
     numbers, counts = np.unique(found, return_counts=True)
     if (counts > 1).any():
         twice = int(numbers[counts > 1][0])
         raise wrong_answer(
-            "apply_duplicate_key", keys, key=key_text(keys, twice), rows=int(counts.max())
+            keys, kind="apply_duplicate_key", key=key_text(keys, twice), rows=int(counts.max())
         )
     return found

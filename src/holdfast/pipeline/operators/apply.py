@@ -6,7 +6,8 @@ Invariants:
   an error. Keys that it was not asked about are never touched.
 - The same rows and the same state reach it in the same order: by key, then time, then all columns.
 - Nothing of an answer that is not right in every respect is written.
-- A timer fires once: when the watermark has reached it, in the next epoch that runs.
+- A timer fires once, when the watermark has reached it: a time that the function gives back as it
+  was is done. Another one counts anew, also if it has passed: then the next epoch tells it.
 - A key that the TTL has forgotten is gone, with its timer.
 """
 
@@ -38,7 +39,7 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise, rows_equal
+from holdfast.state.keys import normalise, row_codes, rows_equal
 from holdfast.state.rows import group_rows
 
 TOUCHED = "_touched"
@@ -152,14 +153,17 @@ class ApplyWork(WorkBase):
         )  # fmt: skip
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise wrong_answer(
-                "apply_result", keys, expected="(output, new state)", actual=type(answer).__name__
+                keys,
+                kind="apply_result",
+                expected="(output, new state)",
+                actual=type(answer).__name__,
             )
         output = self._output(answer[0], keys)
         kept = checked_table(
             answer[1], pa.schema([*self.keys, *self.state]), what="new state", keys=keys
         )
         places = places_of(kept, keys, self.keys.names)
-        self._write(asked, stale, kept, places, updates, context)
+        self._write(asked, stale, kept, places, updates)
         now = np.zeros(keys.num_rows, np.bool_)
         now[places] = True
         counters["keys_new"] = int((now & ~asked.found).sum())
@@ -191,7 +195,9 @@ class ApplyWork(WorkBase):
         touched = pa.RecordBatch.from_arrays(
             [rows.column(HASH), *(normalise(rows.column(n)) for n in self.keys.names)], names=names
         )
-        both = pa.Table.from_batches([touched, due.cast(touched.schema)]).combine_chunks()
+        # The same bits: half of all hashes are negative to Spark and large to a trace.
+        due = due.set_column(0, HASH, due.column(HASH).view(pa.int64())).cast(touched.schema)
+        both = pa.Table.from_batches([touched, due]).combine_chunks()
         hashes = both.column(HASH).to_numpy().view(np.uint64)
         columns = [_one(both.column(n)) for n in self.keys.names]
         groups = group_rows(hashes, columns)
@@ -280,21 +286,20 @@ class ApplyWork(WorkBase):
         if self.changes:
             weights = table.column(APPLY_WEIGHT)
             if weights.null_count:
-                raise wrong_answer("apply_result", keys, part="output", nulls=APPLY_WEIGHT)
-            table = table.filter(pc.not_equal(weights, 0))
+                raise wrong_answer(keys, kind="apply_result", part="output", nulls=APPLY_WEIGHT)
+            table = _netted(table, self.result.names)
         return pa.RecordBatch.from_arrays(table.columns, schema=self.output)
 
     def _write(
-        self, asked: _Asked, stale: Any, kept: Any, places: np.ndarray, updates: dict[str, Any],
-        context: EpochContext,
-    ) -> None:  # fmt: skip
+        self, asked: _Asked, stale: Any, kept: Any, places: np.ndarray, updates: dict[str, Any]
+    ) -> None:
         """Rows of state that differ, tombstones, and timers that were set, moved or cleared."""
         count = asked.keys.num_rows
         index = np.full(count, -1)
         index[places] = np.arange(len(places))
         picks = pa.array(index, mask=index < 0)
         new = {n: kept.column(n).take(picks) for n in self.state.names}
-        wake = self._wake(new, asked, context)
+        wake = self._wake(new, asked)
         if wake is not None:
             new[str(self.timers)] = wake.cast(self.state.field(self.timers).type)
         if self.ttl_us is not None:
@@ -314,15 +319,13 @@ class ApplyWork(WorkBase):
             gone = _timers(stale, pa.nulls(stale.num_rows, _STAMP))
             updates[f"{self.name}.timers"] = pa.Table.from_batches([timers, gone])
 
-    def _wake(self, new: dict[str, Any], asked: _Asked, context: EpochContext) -> Any:
-        """When keys want to be called; one that was just called is not called again for it."""
+    def _wake(self, new: dict[str, Any], asked: _Asked) -> Any:
+        """When keys want to be called; a time that was just told is done, any other one is new."""
         if self.timers is None:
             return None
         wake = new[self.timers].cast(_STAMP)
-        if context.watermark_us is None:
-            return wake
-        past = pc.fill_null(pc.less_equal(wake.cast(pa.int64()), context.watermark_us), False)  # noqa: FBT003
-        return pc.if_else(pc.and_(past, pa.array(asked.due)), pa.scalar(None, _STAMP), wake)
+        told = asked.due & rows_equal([asked.state.column(self.timers).cast(_STAMP)], [wake])
+        return pc.if_else(pa.array(told), pa.scalar(None, _STAMP), wake)
 
     def _touched(self, asked: _Asked) -> Any:
         """The newest event time of each key, from before or now."""
@@ -334,6 +337,18 @@ class ApplyWork(WorkBase):
         np.maximum.at(newest, asked.numbers, filled)
         came = pa.array(newest, mask=newest == lowest)
         return pc.max_element_wise(before, came).cast(_STAMP)
+
+
+def _netted(table: Any, names: list[str]) -> Any:
+    """Each different row once: one that is taken back and given again has not changed."""
+    if not table.num_rows:
+        return table
+    groups = group_rows(row_codes([normalise(table.column(n)) for n in names]), [])
+    sums = groups.sums(table.column(APPLY_WEIGHT).to_numpy(zero_copy_only=False))
+    kept = np.flatnonzero(sums)
+    kept = kept[np.argsort(sums[kept], kind="stable")]  # what goes before what comes
+    rows = table.take(pa.array(groups.first()[kept])).select(names)
+    return rows.append_column(APPLY_WEIGHT, pa.array(sums[kept]))
 
 
 def _timers(keys: Any, wake: Any) -> Any:

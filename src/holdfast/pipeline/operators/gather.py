@@ -241,5 +241,5 @@ class UserFold(GatherFold):
         return InvalidInputError(
             "an aggregate of the user gave something else than one value a group",
             kind="udaf_result", cause="udaf_result", column=self.name, sample_key=key_text(keys),
-            reason=reason[:300], remedy=REMEDY,
+            reason=" ".join(reason.split())[:300], remedy=REMEDY,
         )  # fmt: skip

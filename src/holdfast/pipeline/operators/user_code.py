@@ -48,7 +48,7 @@ _ANSWERS = {
 }
 
 
-def wrong_answer(kind: str, keys: Any, **facts: object) -> InvalidInputError:
+def wrong_answer(keys: Any, *, kind: str, **facts: object) -> InvalidInputError:
     """An answer that cannot be taken; `keys` are those that the function was asked about."""
     return InvalidInputError(
         _ANSWERS[kind], kind=kind, cause=kind, sample_key=key_text(keys), **facts, remedy=REMEDY

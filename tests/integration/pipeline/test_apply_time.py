@@ -1,0 +1,87 @@
+"""apply by event time on Spark: timers close the same sessions as Spark's own windows."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pipeline_world import published, rows_of
+
+import holdfast as hf
+from holdfast.testing import SimulatedCrash, crash_at
+
+STAMP = pa.timestamp("us", tz="UTC")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+GAP = timedelta(seconds=10.5)
+
+
+def sessions_of(gap: timedelta):
+    """Sessions by a gap: told when the timer fires, or when a row comes after it."""
+
+    def sessions(changes: pa.Table, state: pa.Table, context):
+        open_ = {row["k"]: (row["n"], row["wake"]) for row in state.to_pylist()}
+        due = set(context.due["k"].to_pylist())
+        told = []
+        for row in changes.to_pylist():  # in order of time
+            count, wake = open_.get(row["k"], (0, None))
+            if wake is not None and row["at"] > wake:
+                told.append({"k": row["k"], "n": count, "until": wake})
+                count = 0
+                due.discard(row["k"])
+            open_[row["k"]] = (count + 1, row["at"] + gap)
+        told += [{"k": k, "n": open_[k][0], "until": open_[k][1]} for k in due]
+        left = [{"k": k, "n": n, "wake": w} for k, (n, w) in open_.items() if k not in due]
+        output = pa.schema([("k", pa.string()), ("n", pa.int64()), ("until", STAMP)])
+        kept = pa.schema([("k", pa.string()), ("n", pa.int64()), ("wake", STAMP)])
+        return pa.Table.from_pylist(told, output), pa.Table.from_pylist(left, kept)
+
+    return sessions
+
+
+def sessions_pipeline(home, spark, partitions: int) -> hf.Pipeline:
+    pipe = hf.Pipeline("p", store=home / "cp", spark=spark, partitions=partitions)
+    source = hf.sources.Files(str(home / "in"), schema="k string, at timestamp", files_max=1)
+    done = pipe.source("events", source, event_time="at", delay="0 seconds").apply(
+        sessions_of(GAP), key=["k"], state_schema="n long, wake timestamp", time="at",
+        timers="wake", output_schema="k string, n long, until timestamp", name="sessions",
+    )  # fmt: skip
+    pipe.sink("out", done, hf.sinks.Parquet(str(home / "out")))
+    return pipe
+
+
+def test_timers_close_sessions_as_spark_would(spark, tmp_path) -> None:
+    """Sessions that timers close are Spark's own, over random epochs with a crash and a rescale."""
+    rng = random.Random(3)
+    (tmp_path / "in").mkdir()
+    events, second = [], 0
+    for number in range(4):
+        came = []
+        for _ in range(12):
+            second += rng.choice([0, 1, 2, 9, 14])
+            came.append((rng.choice("abc"), START + timedelta(seconds=second)))
+        if number == 3:  # one that only moves the watermark
+            came.append(("end", START + timedelta(seconds=second + 60)))
+        events += came
+        rng.shuffle(came)
+        columns = {"k": [k for k, _ in came], "at": pa.array([at for _, at in came], STAMP)}
+        pq.write_table(pa.table(columns), tmp_path / "in" / f"part-{number}.parquet")
+        if number == 1:
+            with pytest.raises(SimulatedCrash), crash_at("epoch.after_execute"):
+                sessions_pipeline(tmp_path, spark, 3).run()
+        if number in (1, 3):
+            sessions_pipeline(tmp_path, spark, 2 + number).run(takeover=True)
+    frame = spark.createDataFrame(events, "k string, at timestamp").where("k != 'end'")
+    frame.createOrReplaceTempView("events")
+    wanted = spark.sql(
+        "SELECT k, count(*) AS n, w.end AS until FROM (SELECT k, at, "
+        "session_window(at, '10 seconds 500 milliseconds') AS w FROM events) GROUP BY k, w"
+    )
+    columns = ["k", "n", "until"]
+    found = published(spark, tmp_path / "out", columns)
+    assert found == rows_of(wanted, columns)
+    assert sum(found.values()) > 6
+    left = sessions_pipeline(tmp_path, spark, 2).view("sessions").arrow().to_pylist()
+    assert [row["k"] for row in left] == ["end"]
