@@ -40,7 +40,7 @@ class Observed:
         try:
             found = self.observation.get
         except Exception as error:  # noqa: BLE001 - Spark has no typed error for a metric that is not there
-            log.debug("no event times were observed: %s", error)
+            log.warning("no event times were observed, so the watermark stays: %s", error)
             return Seen(None, 0)
         newest = found.get("newest_us")
         return Seen(None if newest is None else int(newest), int(found.get("future") or 0))
