@@ -309,3 +309,35 @@ def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> 
         half = len(series) // 2
         assert max(series[half:]) <= 1.5 * max(series[2:half]), (trace, series)
     assert max(counts) <= 24
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session"])
+def test_aggregates_that_gather_values_work_in_windows(spark, tmp_path, kind) -> None:
+    """Medians, sets, deviations and first values by window are Spark's, also for sessions."""
+    from pyspark.sql import functions as F
+
+    columns = {
+        "k": "pmod(id, 3)", "at": "timestamp_seconds(pmod(id * 37, 200) * 3)", "x": "pmod(id, 7)"
+    }  # fmt: skip
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    rows = pipe.source("in", hf.sources.Generator(columns, rows=90, rows_per_epoch=45))
+    window = hf.tumbling("at", "1 minute") if kind == "tumbling" else hf.session("at", "8 seconds")
+    rows.group_by("k", window).agg(
+        md=hf.median("x"), xs=hf.collect_set("x", limit=100), d=hf.count_distinct("x"),
+        sd=hf.stddev("x"), f=hf.first("x", order_by="at"), name="w",
+    )  # fmt: skip
+    pipe.run()
+    got = pipe.view("w").dataframe(spark)
+    frame = spark.range(90).selectExpr(*(f"{text} AS {name}" for name, text in columns.items()))
+    own = F.window("at", "1 minute") if kind == "tumbling" else F.session_window("at", "8 seconds")
+    expected = frame.groupBy("k", own.alias("w")).agg(
+        F.median("x").alias("md"), F.collect_set("x").alias("xs"),
+        F.count_distinct("x").alias("d"), F.stddev("x").alias("sd"),
+        F.expr("min_by(x, at)").alias("f"),
+    ).selectExpr("*", "w.start AS window_start", "w.end AS window_end")  # fmt: skip
+    names = ["k", "window_start", "window_end", "md", "d", "sd", "f"]
+    texts_of = [
+        Counter(text((*(row[n] for n in names), str(sorted(row["xs"])))) for row in found.collect())
+        for found in (got, expected)
+    ]
+    assert texts_of[0] == texts_of[1]
