@@ -1,4 +1,4 @@
-"""apply by event time on Spark: timers close the same sessions as Spark's own windows."""
+"""apply by event time on Spark: timers next to session windows, and bytes on disk with a TTL."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import random
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from pipeline_world import published, rows_of
 
 import holdfast as hf
+from holdfast.state import runs_of
 from holdfast.testing import SimulatedCrash, crash_at
 
 STAMP = pa.timestamp("us", tz="UTC")
@@ -85,3 +87,33 @@ def test_timers_close_sessions_as_spark_would(spark, tmp_path) -> None:
     assert sum(found.values()) > 6
     left = sessions_pipeline(tmp_path, spark, 2).view("sessions").arrow().to_pylist()
     assert [row["k"] for row in left] == ["end"]
+
+
+def test_keys_that_nobody_touches_leave_the_disk(spark, tmp_path) -> None:
+    """With a TTL the bytes of the state stay flat over many epochs of ever new keys."""
+
+    def keep(changes, state, context):
+        n = pa.array([1] * len(context.keys), pa.int64())
+        wake = pc.add(changes["at"], pa.scalar(timedelta(seconds=1)))
+        told = context.due
+        fresh = changes.select(["k"]).append_column("n", n.slice(0, len(changes)))
+        kept = fresh.append_column("wake", wake)
+        again = state.filter(pc.invert(pc.is_in(state["k"], changes["k"])))
+        return told, pa.concat_tables([kept, again])
+
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
+    columns = {"k": "id", "at": "timestamp_micros(id * 1000)"}  # 1000 keys a second
+    source = hf.sources.Generator(columns, rows=24_000, rows_per_epoch=1_000)
+    rows = pipe.source("s", source, event_time="at", delay="0 seconds")
+    rows.apply(
+        keep, key="k", state_schema="n long, wake timestamp", output_schema="k long", name="mine",
+        time="at", ttl="3 seconds", timers="wake",
+    )  # fmt: skip
+    sizes = []
+    pipe.run(epochs=1)
+    for _ in range(3):
+        pipe.run(epochs=8)
+        manifest = pipe.reader().manifest("latest")
+        sizes.append(sum(r.size for n in ("mine", "mine.timers") for r in runs_of(manifest, n)))
+    assert sizes[-1] <= 1.6 * sizes[0]
+    assert pipe.view("mine").arrow().num_rows <= 5_000

@@ -171,6 +171,31 @@ def test_approximate_counts_are_near_and_exact_where_rows_can_be_taken_back(
         assert abs(row["d"] - row["e"]) <= (0 if weighted else 5 * 0.02 * row["e"])
 
 
+def test_gathered_aggregates_work_inside_windows(spark, tmp_path) -> None:
+    """Windows only make keys longer: each window shows what Spark computes from its rows."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    columns = {"k": "id % 2", "x": "pmod(id * 7, 11)", "at": "timestamp_seconds(id)"}
+    rows = pipe.source(
+        "n", hf.sources.Generator(columns, rows=120, rows_per_epoch=40), event_time="at",
+        delay="10 minutes",
+    )  # fmt: skip
+    rows.group_by("k", hf.sliding("at", "40 seconds", "20 seconds")).agg(
+        m=hf.median("x"), l=hf.collect_list("x", limit=4), a=hf.first("x", order_by="at"),
+        u=hf.udaf(own_aggregate(), inputs=["x AS twice"], returns="long"), name="w",
+    )  # fmt: skip
+    pipe.run()
+    spark.range(120).selectExpr(
+        *(f"{e} AS {n}" for n, e in columns.items())
+    ).createOrReplaceTempView("n")
+    wanted = spark.sql(
+        """SELECT k, window.start AS window_start, percentile(x, 0.5) AS m,
+        slice(array_sort(collect_list(x)), 1, 4) AS l, min_by(x, at) AS a, count(*) - min(x) AS u
+        FROM (SELECT *, window(at, '40 seconds', '20 seconds') AS window FROM n) GROUP BY k, window"""
+    )
+    names = ["k", "window_start", "m", "l", "a", "u"]
+    assert rows_of(pipe.view("w").dataframe(spark), names) == rows_of(wanted, names)
+
+
 def test_wrong_types_are_found_before_anything_runs(spark, tmp_path) -> None:
     """Percentiles of text, orders by maps and unknown result types are refused by name."""
 

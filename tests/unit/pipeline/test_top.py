@@ -190,6 +190,7 @@ VALUES = {
     "list of decimals": (
         pa.list_(pa.decimal128(38, 0)), [[Decimal(-(10**30))], [Decimal(-1)], [Decimal(0)], [Decimal(10**30)]],
     ),
+    "list of texts": (pa.list_(pa.string()), [["a"], ["a", "b"], ["a\0"], ["a\0", ""], ["ab"]]),
     "bytes": (pa.binary(), [None, b"", b"\0", b"\0\1", b"a", b"\xff"]),
     "bool": (pa.bool_(), [None, False, True]),
     "date": (pa.date32(), [None, -5, 0, 9]),
