@@ -136,7 +136,7 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> dict[str, f
         number += 1
         load_ours += ours.run(1)
         load_theirs += theirs.run(1)
-    own, other, floor, restarts = [], [], [], []
+    own, other, floor, restarts, blocks = [], [], [], [], []
     for _ in range(batches // block):
         paths = []
         for _ in range(block + 1):  # the first of a block pays for starting again: not counted
@@ -148,9 +148,10 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> dict[str, f
         began = time.perf_counter()
         ours.run(1)
         restarts.append((time.perf_counter() - began) * 1e3)
-        own += ours.run(block)
-        other += theirs.run(block + 1)
-        floor += stateless(spark, paths[1:], partitions)
+        sides = ours.run(block), theirs.run(block + 1), stateless(spark, paths[1:], partitions)
+        for side, times in zip((own, other, floor), sides, strict=True):
+            side += times
+        blocks.append("/".join(f"{statistics.median(times):.0f}" for times in sides))
     a, b, c = (statistics.median(side) for side in (own, other, floor))
     la, lb = statistics.median(load_ours[-3:]), statistics.median(load_theirs[-3:])
     size = statistics.median(ours.bytes[-block:])
@@ -159,6 +160,7 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> dict[str, f
     phases = {name: statistics.median(ms[-block:]) for name, ms in ours.phases.items()}
     total = sum(phases.values())
     share = (phases.get("wait", 0) + phases.get("draft", 0)) / total
+    print("  medians by block, Holdfast/Streaming/stateless:", ", ".join(blocks))
     print("  where the milliseconds go:", ", ".join(f"{n} {ms:.1f}" for n, ms in phases.items()),
           f"; checkpoint's share of the epoch {share:.1%}")  # fmt: skip
     return {"epoch": a, "restart": statistics.median(restarts)}
