@@ -150,7 +150,7 @@ def bench(home: Path, spark, keys: int, batches: int, block: int) -> dict[str, f
         restarts.append((time.perf_counter() - began) * 1e3)
         sides = ours.run(block), theirs.run(block + 1), stateless(spark, paths[1:], partitions)
         for side, times in zip((own, other, floor), sides, strict=True):
-            side += times
+            side.extend(times)
         blocks.append("/".join(f"{statistics.median(times):.0f}" for times in sides))
     a, b, c = (statistics.median(side) for side in (own, other, floor))
     la, lb = statistics.median(load_ours[-3:]), statistics.median(load_theirs[-3:])
