@@ -87,6 +87,8 @@ def run_command(file: str, arguments: Sequence[str] = ()) -> int:
         pipe = load_pipeline(file)
         pipe.configure(master=options.master, partitions=options.partitions)
         metrics = Metrics(options.metrics_port) if options.metrics_port is not None else None
+        # Spark installs a handler of its own that cancels the job: ours must come after it.
+        pipe.session()
         with EpochTable(pipe.name, plain=options.plain) as table, _Interrupts(table.say) as ctrl_c:
 
             def seen(report: EpochReport) -> None:
