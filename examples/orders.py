@@ -17,7 +17,10 @@ ROWS = int(sys.argv[2]) if len(sys.argv) > 2 else 200_000
 EPOCHS = 4
 
 pipe = hf.Pipeline(
-    "orders", store=HOME / "checkpoints", master="local[2]", spark_config={"spark.log.level": "OFF"}
+    "orders",
+    store=HOME / "checkpoints",
+    master="local[2]",
+    spark_config={"spark.log.level": "OFF", "spark.sql.shuffle.partitions": "2"},
 )
 generator = hf.sources.Generator(
     {
