@@ -164,7 +164,11 @@ def test_crash_again_during_recovery(scenario):
             check_recovered(world, allowed, (scenario.name, point, nth, second))
 
 
-OTHERS = ("epoch.", "fill.", "journal_")  # points of the pipeline and the journal have suites of their own
+OTHERS = (
+    "epoch.",
+    "fill.",
+    "journal_",
+)  # points of the pipeline and the journal have suites of their own
 
 
 def test_every_point_is_reached_by_a_scenario():
