@@ -22,6 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DEFECTS = "tests/unit/test_defects.py::"
 GUARD = "tests/unit/guard/"
+RACES = "tests/crash/test_racing_writers.py::"
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,8 @@ MUTATIONS = [
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
         "checkpoint/recovery.py",
-        "        if report.ok:\n            break",
-        "        break",
+        "        if report.ok and all(",
+        "        if True or all(",
     ),
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
@@ -331,8 +332,45 @@ MUTATIONS = [
     _d(
         "test_a_valid_but_inconsistent_document_makes_open_fail_instead_of_falling_back",
         "checkpoint/verify.py",
-        "        except (CorruptionError, RefusedError) as error:\n            found",
-        "        except RefusedError as error:\n            found",
+        "        except (CorruptionError, RefusedError, NotFoundError) as error:",
+        "        except (RefusedError, NotFoundError) as error:",
+    ),
+    # A store that changes while it is read
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/catalog.py",
+        "                there = _sequences(self._home) == [number]",
+        "                there = True",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/reader.py",
+        "            state = load_catalog(self.home)\n            if state is not None:",
+        "            if state is not None:",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/verify.py",
+        "        if report.ok or state is None or reader.head() == state.head:",
+        "        if True:",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/verify.py",
+        "    gone = reader.retired(suspects) if suspects else set()",
+        "    gone = set()",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/recovery.py",
+        "        if head in (None, looked, evidence.state.head):",
+        "        if True:",
+    ),
+    Mutation(
+        RACES + "test_what_is_damaged_stays_damaged_while_the_pipeline_runs",
+        "checkpoint/reader.py",
+        "        return set(checkpoints) - live",
+        "        return set(checkpoints)",
     ),
     # Concurrency
     _d(

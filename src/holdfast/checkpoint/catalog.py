@@ -4,7 +4,8 @@ Invariants:
 - Record N exists at most once (put-if-absent) and carries the SHA-256 of the file of record N-1.
 - The readable catalog is base..head without a gap. Records below the base mean nothing.
 - Records below a base are deleted one by one in ascending order. So whoever finds the record
-  before its own gone has been overtaken by a compaction, and is fenced.
+  before its own gone has been overtaken by a compaction, and is fenced; and so is whoever writes
+  the very first record and finds another one beside it.
 - Epochs never decrease along the catalog, and are never used twice.
 
 Spec: spec/format-v1.md, section 4.
@@ -132,11 +133,7 @@ def load_catalog(home: Home) -> CatalogState | None:
     does not show, means reading the list again.
     """
     for listing in range(_LISTINGS):
-        sequences = sorted(
-            meaning.sequence
-            for entry in home.list(paths.CATALOG)
-            if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
-        )
+        sequences = _sequences(home)
         if not sequences:
             return None
         try:
@@ -152,6 +149,15 @@ def load_catalog(home: Home) -> CatalogState | None:
         retryable=True,
         remedy="try again",
         took_effect=False,
+    )
+
+
+def _sequences(home: Home) -> list[Sequence]:
+    """The numbers of all records that are there."""
+    return sorted(
+        meaning.sequence
+        for entry in home.list(paths.CATALOG)
+        if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
     )
 
 
@@ -309,12 +315,16 @@ class CatalogWriter:
         return record
 
     def _check_not_overtaken(self, number: Sequence) -> None:
-        """A compaction that deleted our slot has deleted the record before it first."""
-        if number == 0:
-            return
-        before = self._home.at(paths.record(Sequence(number - 1)))
+        """A compaction that deleted our slot has deleted the record before it first.
+
+        Nothing is before the very first record: there, any other record says the same.
+        """
         try:
-            there = self._storage.exists(before)
+            if number == 0:
+                there = _sequences(self._home) == [number]
+            else:
+                before = self._home.at(paths.record(Sequence(number - 1)))
+                there = self._storage.exists(before)
         except StorageError as error:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",

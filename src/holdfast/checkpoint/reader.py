@@ -138,6 +138,11 @@ class StoreReader:
         if state is not None:
             return state
         if self.has_artifacts():
+            # The first record is older than the first file. A writer may have brought both since
+            # the catalog was read: only a second look can tell that from a loss.
+            state = load_catalog(self.home)
+            if state is not None:
+                return state
             raise CorruptionError(
                 "the catalog is lost, but checkpoints are here",
                 kind="catalog_lost",
@@ -151,6 +156,17 @@ class StoreReader:
         return any(True for _ in self.home.list(paths.CHECKPOINTS)) or any(
             True for _ in self.home.list(paths.OUTCOMES)
         )
+
+    def head(self) -> int | None:
+        """The newest record of the catalog, if it can be read; moves with every commit."""
+        state = load_catalog(self.home)
+        return state.head if state else None
+
+    def retired(self, checkpoints: Collection[CheckpointId]) -> set[CheckpointId]:
+        """Which of these are live no more: their files may go at any moment, and are not lost."""
+        state = load_catalog(self.home)
+        live = {entry.checkpoint for entry in state.live} if state else set(checkpoints)
+        return set(checkpoints) - live
 
     def list(self) -> Sequence[Summary]:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
@@ -178,6 +194,8 @@ class StoreReader:
         try:
             data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
         except NotFoundError:
+            if summary.checkpoint in self.retired([summary.checkpoint]):
+                raise _retired(summary.checkpoint) from None
             raise CorruptionError(
                 "manifest is missing", kind="missing", path=self.home.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
@@ -228,6 +246,8 @@ class StoreReader:
         try:
             return self.home.storage.get_range(path, small.offset, small.length)
         except (NotFoundError, InvalidInputError) as error:
+            if manifest.checkpoint in self.retired([manifest.checkpoint]):
+                raise _retired(manifest.checkpoint) from None
             raise CorruptionError(
                 "operator state is missing or cut off", kind="truncated", path=path,
                 expected=small.length, reason=error.kind,
@@ -317,6 +337,15 @@ class StoreReader:
             pipeline=self.home.pipeline,
             remedy="run `holdfast ls` to see what is there",
         )
+
+
+def _retired(checkpoint: CheckpointId) -> NotFoundError:
+    return NotFoundError(
+        "the checkpoint was retired while it was read",
+        kind="retired",
+        checkpoint=checkpoint,
+        remedy="read a newer one, or `holdfast pin` the one that must stay",
+    )
 
 
 def read_store(

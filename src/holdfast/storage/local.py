@@ -437,8 +437,8 @@ class LocalStorage:
     def _open_new(self, target: str, *, durable: bool) -> int:
         """Create a file and the directories that lead to it."""
         for _ in range(_TEMPORARIES):
-            self._make_dirs(os.path.dirname(target), durable=durable)
             try:
+                self._make_dirs(os.path.dirname(target), durable=durable)
                 return self._disk.open_new(target)
             except FileNotFoundError:
                 continue  # another process's clean-up has just removed the empty directory
