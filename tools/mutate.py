@@ -339,7 +339,7 @@ MUTATIONS = [
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
         "checkpoint/catalog.py",
-        "                there = _sequences(self._home) == [number]",
+        "                there = record_numbers(self._home) == [number]",
         "                there = True",
     ),
     Mutation(

@@ -259,7 +259,10 @@ class StoreReader:
         for entry in self.home.list(paths.PINS):
             meaning = paths.classify(entry.path)
             if meaning is not None and meaning.kind == "pin" and meaning.name:
-                data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                try:
+                    data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                except NotFoundError:
+                    continue  # unpinned since it was listed
                 found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
         return found
 
