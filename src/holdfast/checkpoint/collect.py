@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
 from holdfast.checkpoint.opening import Surroundings
-from holdfast.checkpoint.origin import release_pins
+from holdfast.checkpoint.origin import pins_for
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.rebuild import dropped_but_whole
 from holdfast.checkpoint.retention import RetentionPlan, plan_retention
@@ -119,7 +119,13 @@ class Collector:
         needs = (e.pipeline for s in self._state.live for e in self.manifest(s).files)
         if self._lost(self._state) or any(pipeline not in (None, name) for pipeline in needs):
             return ()
-        return release_pins(self._around.storage, name)
+        held = pins_for(self._around.storage, name)
+        if held:
+            # A fork of this name that is made now opens the pipeline before it pins anything.
+            self._catalog.confirm_alive()
+        for path in held.values():
+            self._around.storage.delete(path)
+        return tuple(held)
 
     def delete(
         self, summary: Summary, outcomes: Outcomes, *, current: CheckpointId | None

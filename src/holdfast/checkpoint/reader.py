@@ -195,7 +195,7 @@ class StoreReader:
             data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
         except NotFoundError:
             if summary.checkpoint in self.retired([summary.checkpoint]):
-                raise _retired(summary.checkpoint) from None
+                raise retired_error(summary.checkpoint) from None
             raise CorruptionError(
                 "manifest is missing", kind="missing", path=self.home.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
@@ -247,7 +247,7 @@ class StoreReader:
             return self.home.storage.get_range(path, small.offset, small.length)
         except (NotFoundError, InvalidInputError) as error:
             if manifest.checkpoint in self.retired([manifest.checkpoint]):
-                raise _retired(manifest.checkpoint) from None
+                raise retired_error(manifest.checkpoint) from None
             raise CorruptionError(
                 "operator state is missing or cut off", kind="truncated", path=path,
                 expected=small.length, reason=error.kind,
@@ -342,7 +342,8 @@ class StoreReader:
         )
 
 
-def _retired(checkpoint: CheckpointId) -> NotFoundError:
+def retired_error(checkpoint: CheckpointId) -> NotFoundError:
+    """Says that a checkpoint was given up while somebody read it."""
     return NotFoundError(
         "the checkpoint was retired while it was read",
         kind="retired",
