@@ -8,7 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
 from holdfast.ids import Sequence as SequenceNumber
 from holdfast.storage.api import StorageReader
 from holdfast.storage.open import open_storage
+
+_GONE = ("not_found", "run_missing")
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,22 @@ class StoreReader:
         live = {entry.checkpoint for entry in state.live} if state else set(checkpoints)
         return set(checkpoints) - live
 
+    @contextmanager
+    def reading(self, *checkpoints: CheckpointId) -> Iterator[None]:
+        """While these are read: what goes missing because one was given up is not damage."""
+        try:
+            yield
+        except (CorruptionError, NotFoundError) as error:
+            if isinstance(error, NotFoundError) and error.kind not in _GONE:
+                raise
+            try:
+                gone = self.retired(checkpoints)
+            except HoldfastError:
+                raise error from None  # what was found out first is the better reason
+            if not gone:
+                raise
+            raise retired_error(min(gone)) from error
+
     def list(self) -> Sequence[Summary]:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
 
@@ -281,6 +300,8 @@ class StoreReader:
         damage = []
         for (path, meaning), content in zip(named, contents, strict=True):
             try:
+                if isinstance(content, NotFoundError):
+                    continue  # its checkpoint was let go since it was listed
                 if isinstance(content, HoldfastError):
                     raise content
                 epoch, attempt = meaning.epoch, meaning.attempt
