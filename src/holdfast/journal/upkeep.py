@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -146,14 +147,13 @@ class HoldStore:
 
     def all(self) -> dict[str, Position]:
         """All holds. One that cannot be read stops truncation: it is an error."""
-        names = self._files.entries(self._layout.holds)
-        return {
-            name.removesuffix(".hold"): load_position(
-                self._files, self._layout.holds / name, HOLD_MAGIC
-            )
-            for name in sorted(names)
-            if name.endswith(".hold")
-        }
+        found = {}
+        for name in sorted(self._files.entries(self._layout.holds)):
+            if name.endswith(".hold"):
+                path = self._layout.holds / name
+                with suppress(NotFoundError):  # released since it was listed
+                    found[name.removesuffix(".hold")] = load_position(self._files, path, HOLD_MAGIC)
+        return found
 
     def release(self, name: str) -> None:
         """Let go of a hold."""
