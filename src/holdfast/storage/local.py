@@ -234,11 +234,7 @@ class LocalStorage:
             if named:
                 break
         else:
-            raise StorageError(
-                "temporary files vanish as soon as they are written", kind="temporary_lost",
-                path=path, took_effect=False, retryable=True,
-                remedy="find out who deletes them; only a clean-up of Holdfast should",
-            )  # fmt: skip
+            raise _temporary_lost(path)
         try:
             self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
@@ -275,13 +271,22 @@ class LocalStorage:
             before = 0
         except OSError as error:
             raise translate(error, path, took_effect=False) from error
-        temporary = self._write_temporary(target, path, data, durable=durable)
+        for _ in range(_TEMPORARIES):
+            temporary = self._write_temporary(target, path, data, durable=durable)
+            try:
+                self._disk.rename(temporary, target)
+                break
+            except FileNotFoundError:
+                continue  # another process's clean-up took it before it had its name
+            except OSError as error:
+                self._discard(temporary)
+                raise unsynced(error, path) from error
+        else:
+            raise _temporary_lost(path)
         try:
-            self._disk.rename(temporary, target)
             if durable:
                 self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
-            self._discard(temporary)
             raise unsynced(error, path) from error
         self._count(len(data) - before)
 
@@ -469,6 +474,14 @@ class LocalStorage:
         with self._lock:
             if self._usage is not None:
                 self._usage += change
+
+
+def _temporary_lost(path: str) -> StorageError:
+    return StorageError(
+        "temporary files vanish as soon as they are written", kind="temporary_lost",
+        path=path, took_effect=False, retryable=True,
+        remedy="find out who deletes them; only a clean-up of Holdfast should",
+    )  # fmt: skip
 
 
 def _root(root: str | Path) -> str:
