@@ -144,7 +144,19 @@ def dropped_but_whole(reader: StoreReader, pin: Pin) -> Summary | None:
 
 
 def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) -> RebuildPlan:
-    """Look at every manifest and decide what the catalog must have held."""
+    """Look at every manifest and decide what the catalog must have held.
+
+    A commit that comes between looks like one whose record was lost: then all is looked at again.
+    """
+    for _ in range(_TRIES):
+        there = record_numbers(reader.home)
+        plan = _look(reader, choose)
+        if not plan.leap or record_numbers(reader.home) == there:
+            return plan
+    raise _busy(reader.home.pipeline)
+
+
+def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     # The hint before the records, the records before all else: whatever a writer that lives does
     # in between takes the number that the plan is made for.
     hint = read_hint(reader.home)
@@ -324,7 +336,11 @@ def rebuild_catalog(
         except FencedError:
             continue  # a writer lives: what it has done since belongs into the catalog, too
         return plan
-    raise ConflictError(
+    raise _busy(pipeline)
+
+
+def _busy(pipeline: str) -> ConflictError:
+    return ConflictError(
         "somebody writes to the catalog faster than it can be rebuilt",
         kind="busy",
         pipeline=pipeline,

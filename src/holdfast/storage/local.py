@@ -39,6 +39,7 @@ from holdfast.storage.local_errors import (
     missing_root,
     same_file,
     symlink_refused,
+    temporary_lost,
     translate,
     unsynced,
 )
@@ -234,7 +235,7 @@ class LocalStorage:
             if named:
                 break
         else:
-            raise _temporary_lost(path)
+            raise temporary_lost(path)
         try:
             self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
@@ -282,7 +283,7 @@ class LocalStorage:
                 self._discard(temporary)
                 raise unsynced(error, path) from error
         else:
-            raise _temporary_lost(path)
+            raise temporary_lost(path)
         try:
             if durable:
                 self._disk.sync_dir(os.path.dirname(target))
@@ -474,14 +475,6 @@ class LocalStorage:
         with self._lock:
             if self._usage is not None:
                 self._usage += change
-
-
-def _temporary_lost(path: str) -> StorageError:
-    return StorageError(
-        "temporary files vanish as soon as they are written", kind="temporary_lost",
-        path=path, took_effect=False, retryable=True,
-        remedy="find out who deletes them; only a clean-up of Holdfast should",
-    )  # fmt: skip
 
 
 def _root(root: str | Path) -> str:
