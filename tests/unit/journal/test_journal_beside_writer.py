@@ -1,5 +1,8 @@
 """Readers and verification, with a writer's whole work at each of their moments."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 from journal_support import fill, open_writer, some
 
@@ -12,7 +15,20 @@ from holdfast.journal.layout import Layout
 READS = ("entries", "map", "open_read", "read", "read_at", "size")
 
 
-class WatchedFiles(Files):
+class Unsynced(Files):
+    """Nothing here is about power cuts: syncing would only take time."""
+
+    def sync(self, fd, path):
+        del fd, path
+
+    def sync_data(self, fd, path):
+        del fd, path
+
+    def sync_directory(self, path):
+        del path
+
+
+class WatchedFiles(Unsynced):
     """Calls `hook` before every call that reads or changes something."""
 
     hook = None
@@ -42,10 +58,10 @@ for _name in READS:
 
 def at_every_moment(tmp_path, work, other):
     """Run `other` before the n-th call of `work`, for every n, each time on a fresh journal."""
+    fill(tmp_path / "0")
     for stop in range(1, 1_000):
-        root = tmp_path / f"{stop}"
-        fill(root)
-        with open_writer(root, segment_bytes=2000) as writer:
+        root = Path(shutil.copytree(tmp_path / "0", tmp_path / f"{stop}"))
+        with open_writer(root, files=Unsynced(), segment_bytes=2000) as writer:
             files, seen = WatchedFiles(), []
 
             def hook(files=files, seen=seen, writer=writer, stop=stop):
@@ -113,7 +129,13 @@ def verify(root, files, hook):
     assert report.ok, report.findings
 
 
-@pytest.mark.parametrize("other", [append, truncate, compact, everything])
+SOAK = pytest.mark.soak
+
+
+@pytest.mark.parametrize(
+    "other",
+    [append, everything, pytest.param(truncate, marks=SOAK), pytest.param(compact, marks=SOAK)],
+)
 @pytest.mark.parametrize("work", [query, follow, verify])
 def test_a_writer_at_work_is_not_taken_for_damage(tmp_path, work, other):
     """Whatever a writer appends, cuts off or merges meanwhile, readers see a whole log."""
@@ -175,11 +197,11 @@ class _Listing(list):
 def test_a_hold_that_was_confirmed_holds(tmp_path, first):
     """Set beside a truncation, a hold is refused or respected, never confirmed and ignored."""
     outcomes = set()
+    fill(tmp_path / "0")
     for stop in range(1, 200):
-        root = tmp_path / f"{stop}"
-        fill(root)
+        root = Path(shutil.copytree(tmp_path / "0", tmp_path / f"{stop}"))
         files, seen, confirmed = WatchedFiles(), [], []
-        mine = None if first == "hold" else files
+        mine = Unsynced() if first == "hold" else files
         with open_writer(root, segment_bytes=2000, files=mine) as writer:
             position = writer.view().position(5)
 
@@ -194,7 +216,7 @@ def test_a_hold_that_was_confirmed_holds(tmp_path, first):
                 seen.append(True)
                 if len(seen) == stop:
                     files.hook = None
-                    hold(Files()) if first == "truncation" else writer.truncate_before(30)
+                    hold(Unsynced()) if first == "truncation" else writer.truncate_before(30)
 
             files.hook = hook
             writer.truncate_before(30) if first == "truncation" else hold(files)
