@@ -147,7 +147,7 @@ def test_what_is_damaged_stays_damaged_beside_a_writer(tmp_path):
     from holdfast.errors import CorruptionError
 
     fill(tmp_path)
-    segment = sorted((tmp_path / "segments").glob("*.seg"))[0]
+    segment = min((tmp_path / "segments").glob("*.seg"))
     data = bytearray(segment.read_bytes())
     data[200] ^= 1
     segment.write_bytes(data)
