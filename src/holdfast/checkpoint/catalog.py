@@ -133,7 +133,7 @@ def load_catalog(home: Home) -> CatalogState | None:
     does not show, means reading the list again.
     """
     for listing in range(_LISTINGS):
-        sequences = _sequences(home)
+        sequences = record_numbers(home)
         if not sequences:
             return None
         try:
@@ -152,7 +152,7 @@ def load_catalog(home: Home) -> CatalogState | None:
     )
 
 
-def _sequences(home: Home) -> list[Sequence]:
+def record_numbers(home: Home) -> list[Sequence]:
     """The numbers of all records that are there."""
     return sorted(
         meaning.sequence
@@ -285,8 +285,11 @@ class CatalogWriter:
             self._dead = self._fenced(Sequence(self.state.head + 1))
             raise self._dead
 
-    def append(self, body: Body) -> Record:
-        """Write the next record. After an error of any kind the in-memory state is unchanged."""
+    def append(self, body: Body, *, leap: bool = False) -> Record:
+        """Write the next record. After an error of any kind the in-memory state is unchanged.
+
+        `leap`: nothing is expected before it, since the catalog was lost.
+        """
         self.check_alive()
         number = Sequence(self.state.head + 1)
         record = Record(
@@ -303,7 +306,7 @@ class CatalogWriter:
         path = self._home.at(paths.record(number))
         try:
             publish(self._storage, path, data, self._clock)
-            if not (isinstance(body, BaseBody) and body.rebuilt):
+            if not leap:
                 self._check_not_overtaken(number)
         except AlreadyExistsError as error:
             self._dead = self._fenced(number)
@@ -321,7 +324,7 @@ class CatalogWriter:
         """
         try:
             if number == 0:
-                there = _sequences(self._home) == [number]
+                there = record_numbers(self._home) == [number]
             else:
                 before = self._home.at(paths.record(Sequence(number - 1)))
                 there = self._storage.exists(before)
@@ -343,9 +346,12 @@ class CatalogWriter:
             remedy="stop this process; the other writer goes on from the last checkpoint",
         )
 
-    def append_base(self, live: tuple[Summary, ...], *, rebuilt: bool = False) -> None:
+    def append_base(
+        self, live: tuple[Summary, ...], *, rebuilt: bool = False, leap: bool = False
+    ) -> None:
         """Write a base record: all live checkpoints at once."""
-        self.append(BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt))
+        body = BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt)
+        self.append(body, leap=leap)
 
     def compact(self) -> int:
         """Write a base record, then delete the records that it replaces. Returns how many."""

@@ -8,7 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
 from holdfast.ids import Sequence as SequenceNumber
 from holdfast.storage.api import StorageReader
 from holdfast.storage.open import open_storage
+
+_GONE = ("not_found", "run_missing")
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,22 @@ class StoreReader:
         live = {entry.checkpoint for entry in state.live} if state else set(checkpoints)
         return set(checkpoints) - live
 
+    @contextmanager
+    def reading(self, *checkpoints: CheckpointId) -> Iterator[None]:
+        """While these are read: what goes missing because one was given up is not damage."""
+        try:
+            yield
+        except (CorruptionError, NotFoundError) as error:
+            if isinstance(error, NotFoundError) and error.kind not in _GONE:
+                raise
+            try:
+                gone = self.retired(checkpoints)
+            except HoldfastError:
+                raise error from None  # what was found out first is the better reason
+            if not gone:
+                raise
+            raise retired_error(min(gone)) from error
+
     def list(self) -> Sequence[Summary]:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
 
@@ -195,7 +214,7 @@ class StoreReader:
             data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
         except NotFoundError:
             if summary.checkpoint in self.retired([summary.checkpoint]):
-                raise _retired(summary.checkpoint) from None
+                raise retired_error(summary.checkpoint) from None
             raise CorruptionError(
                 "manifest is missing", kind="missing", path=self.home.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
@@ -247,7 +266,7 @@ class StoreReader:
             return self.home.storage.get_range(path, small.offset, small.length)
         except (NotFoundError, InvalidInputError) as error:
             if manifest.checkpoint in self.retired([manifest.checkpoint]):
-                raise _retired(manifest.checkpoint) from None
+                raise retired_error(manifest.checkpoint) from None
             raise CorruptionError(
                 "operator state is missing or cut off", kind="truncated", path=path,
                 expected=small.length, reason=error.kind,
@@ -259,7 +278,10 @@ class StoreReader:
         for entry in self.home.list(paths.PINS):
             meaning = paths.classify(entry.path)
             if meaning is not None and meaning.kind == "pin" and meaning.name:
-                data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                try:
+                    data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                except NotFoundError:
+                    continue  # unpinned since it was listed
                 found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
         return found
 
@@ -278,6 +300,8 @@ class StoreReader:
         damage = []
         for (path, meaning), content in zip(named, contents, strict=True):
             try:
+                if isinstance(content, NotFoundError):
+                    continue  # its checkpoint was let go since it was listed
                 if isinstance(content, HoldfastError):
                     raise content
                 epoch, attempt = meaning.epoch, meaning.attempt
@@ -339,7 +363,8 @@ class StoreReader:
         )
 
 
-def _retired(checkpoint: CheckpointId) -> NotFoundError:
+def retired_error(checkpoint: CheckpointId) -> NotFoundError:
+    """Says that a checkpoint was given up while somebody read it."""
     return NotFoundError(
         "the checkpoint was retired while it was read",
         kind="retired",
