@@ -13,6 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
+# Spark lives for seconds in most tests: the optimising compiler never pays for itself there.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 settings.register_profile(
     "holdfast",
     deadline=None,
