@@ -1,6 +1,6 @@
 """What a task does for a sliding window, without Spark: where its milliseconds go.
 
-Run: python benchmarks/bench_window_task.py [--profile] [--keys 20000] [--rows 50000] [--epochs 12]
+Run: python benchmarks/bench_window_task.py [--profile] [--changes] [--keys 20000] [--rows 50000] [--epochs 12]
 
 The rows of `bench_window.py`, in two partitions, on real runs in a directory, merged between the
 epochs as a pipeline would. One process and one thread: the CPU time is what counts on a machine
@@ -99,7 +99,8 @@ class Rows:
 class Task:
     """The traces of one operator, epoch after epoch."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, wanted: bool) -> None:
+        self.wanted = wanted
         self.work = work_of()
         self.storage = open_storage(str(home))
         self.source = RunSource(self.storage)
@@ -122,9 +123,9 @@ class Task:
                 self.runs, self.source, self.work.traces["slides"], partition=partition,
                 partitions=PARTITIONS, time_bound_us=bounds.get("slides"),
             )  # fmt: skip
-            context = EpochContext(self.epoch, watermark_us, self.settled_us)
+            context = EpochContext(self.epoch, watermark_us, self.settled_us, self.wanted)
             result = self.work.process(rows, {"slides": trace}, context)
-            changes += result.changes.num_rows
+            changes += result.counters["changes"]
             update = result.updates["slides"]
             new.append(trace.apply(update, self.storage, self._target(partition, self.epoch)))
         self.runs += [run for run in new if run is not None]
@@ -184,6 +185,7 @@ def watch(steps: Steps) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--changes", action="store_true", help="as if somebody took the changes")
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=12)
@@ -193,7 +195,7 @@ def main() -> None:
     home = Path(args.dir).absolute() / "window-task"
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
-    given, task, steps = Rows(args.keys, args.rows), Task(home), Steps()
+    given, task, steps = Rows(args.keys, args.rows), Task(home, wanted=args.changes), Steps()
     profile = cProfile.Profile() if args.profile else None
     if profile is None:
         watch(steps)
@@ -222,7 +224,7 @@ def main() -> None:
     for label, ms in sorted(steps.spent.items(), key=lambda pair: -pair[1]):
         print(f"| {label} | {ms / args.epochs:.1f} |")
     if profile is not None:
-        pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+        pstats.Stats(profile).sort_stats("tottime").print_stats(35).print_callers("take")
     shutil.rmtree(home, ignore_errors=True)
 
 
