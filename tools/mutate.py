@@ -22,6 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DEFECTS = "tests/unit/test_defects.py::"
 GUARD = "tests/unit/guard/"
+RACES = "tests/crash/test_racing_writers.py::"
+MOMENTS = "tests/crash/test_interleavings.py::"
+BESIDE = "tests/unit/journal/test_journal_beside_writer.py::"
 
 
 @dataclass(frozen=True)
@@ -190,8 +193,8 @@ MUTATIONS = [
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
         "checkpoint/recovery.py",
-        "        if report.ok:\n            break",
-        "        break",
+        "        if report.ok and all(",
+        "        if True or all(",
     ),
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
@@ -331,8 +334,130 @@ MUTATIONS = [
     _d(
         "test_a_valid_but_inconsistent_document_makes_open_fail_instead_of_falling_back",
         "checkpoint/verify.py",
-        "        except (CorruptionError, RefusedError) as error:\n            found",
-        "        except RefusedError as error:\n            found",
+        "        except (CorruptionError, RefusedError, NotFoundError) as error:",
+        "        except (RefusedError, NotFoundError) as error:",
+    ),
+    # A store that changes while it is read
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/catalog.py",
+        "                there = record_numbers(self._home) == [number]",
+        "                there = True",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/reader.py",
+        "            state = load_catalog(self.home)\n            if state is not None:",
+        "            if state is not None:",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/verify.py",
+        "        if report.ok or state is None or reader.head() == state.head:",
+        "        if True:",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/verify.py",
+        "    gone = reader.retired(suspects) if suspects else set()",
+        "    gone = set()",
+    ),
+    Mutation(
+        RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
+        "checkpoint/recovery.py",
+        "        if head in (None, looked, evidence.state.head):",
+        "        if True:",
+    ),
+    Mutation(
+        RACES + "test_what_is_damaged_stays_damaged_while_the_pipeline_runs",
+        "checkpoint/reader.py",
+        "        return set(checkpoints) - live",
+        "        return set(checkpoints)",
+    ),
+    # Sync, fork, pins, rebuild and the journal beside others
+    Mutation(
+        MOMENTS + "test_a_sync_survives_a_busy_source_and_another_sync",
+        "checkpoint/sync.py",
+        '_LOOK_AGAIN = ("not_found", "missing", "retired",',
+        '_LOOK_AGAIN = ("not_found", "missing",',
+    ),
+    Mutation(
+        MOMENTS + "test_a_savepoint_at_the_destination_holds_although_a_sync_is_under_way",
+        "checkpoint/sync.py",
+        "if s.checkpoint not in held}",
+        "if True}",
+    ),
+    Mutation(
+        MOMENTS + "test_two_first_syncs_to_one_directory_do_not_mix",
+        "checkpoint/sync.py",
+        "        self._held.take()\n        record = first",
+        "        record = first",
+    ),
+    Mutation(
+        MOMENTS + "test_a_rebuild_beside_a_live_writer_loses_no_commit",
+        "checkpoint/rebuild.py",
+        "        if not plan.leap or record_numbers(reader.home) == there:",
+        "        if True:",
+    ),
+    Mutation(
+        MOMENTS + "test_a_forced_rebuild_of_a_whole_catalog_fences_the_writer",
+        "checkpoint/rebuild.py",
+        "    leap = _end_is_lost(there, hint, take)",
+        "    leap = True",
+    ),
+    Mutation(
+        MOMENTS + "test_a_rebuild_lists_nothing_that_a_retention_is_removing",
+        "checkpoint/rebuild.py",
+        "            dropped.update(body.checkpoints)",
+        "            pass",
+    ),
+    Mutation(
+        MOMENTS + "test_a_fork_has_all_of_its_files_or_is_no_fork",
+        "checkpoint/fork.py",
+        "        try:\n            _pin(reader, around, new, source)\n",
+        "        try:\n            pass\n",
+    ),
+    Mutation(
+        MOMENTS + "test_a_collection_of_an_empty_pipeline_lets_no_pin_of_a_new_fork_go",
+        "checkpoint/collect.py",
+        "            self._catalog.confirm_alive()\n        for path in held",
+        "            pass\n        for path in held",
+    ),
+    Mutation(
+        MOMENTS + "test_unpin_that_slept_through_a_fork_puts_the_pin_back",
+        "checkpoint/pins.py",
+        "    if fork is not None:\n        try:",
+        "    if False:\n        try:",
+    ),
+    Mutation(
+        MOMENTS + "test_letting_a_savepoint_go_disturbs_nobody",
+        "checkpoint/reader.py",
+        "                    continue  # unpinned since it was listed",
+        "                    raise",
+    ),
+    Mutation(
+        BESIDE + "test_a_writer_at_work_is_not_taken_for_damage",
+        "journal/reader.py",
+        "                if not _may_pass(error) or now == seen or attempt",
+        "                if True or attempt",
+    ),
+    Mutation(
+        BESIDE + "test_a_writer_at_work_is_not_taken_for_damage",
+        "journal/verify.py",
+        "        if report.ok or _settled(files, layout) == before:",
+        "        if True:",
+    ),
+    Mutation(
+        BESIDE + "test_a_file_that_vanishes_from_a_listing_takes_no_other_with_it",
+        "journal/files.py",
+        "                        with suppress(FileNotFoundError):",
+        "                        with suppress():",
+    ),
+    Mutation(
+        BESIDE + "test_a_hold_that_was_confirmed_holds",
+        "journal/upkeep.py",
+        "    if late.base_sequence < plan.base_sequence:",
+        "    if False:",
     ),
     # Concurrency
     _d(

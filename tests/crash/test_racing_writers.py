@@ -11,9 +11,15 @@ import msgspec
 import pytest
 
 from holdfast import open_storage, open_store
-from holdfast.checkpoint import read_store
+from holdfast.checkpoint import read_store, recovery_plan, verify_store
 from holdfast.clock import SystemClock
-from holdfast.errors import ConflictError, FencedError, HoldfastError, RefusedError
+from holdfast.errors import (
+    ConflictError,
+    FencedError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+)
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import FaultyDisk, HookedStorage
 from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, snapshot, told
@@ -130,7 +136,8 @@ def test_32_writers_race_to_open_and_commit(place):
 
     results = race(RACERS if place().parallel == 1 else 8, work)
     errors = [result for result in results if isinstance(result, HoldfastError)]
-    assert {type(error) for error in errors} <= {FencedError, ConflictError}, errors
+    # One that is fenced may read first, and find what it reads retired by its successors.
+    assert {type(error) for error in errors} <= {FencedError, ConflictError, NotFoundError}, errors
     assert len(returned) + len(errors) == len(results)
     assert returned
     reader = read_store(place(), PIPELINE)
@@ -324,6 +331,109 @@ def test_zombie_cannot_commit_after_its_successor(place, compactions):
     assert snapshot(place()) == left
     new.commit()
     assert_verified(place())
+
+
+def busy_pipeline(storage):
+    """Another writer: opens, commits past what retention keeps, pins, and cleans up."""
+    world = World(storage)
+    world.open()
+    for number in range(4):
+        world.commit()
+        world.outcome()
+        world.store.retain()
+        if number == 2:
+            world.store.pin("kept")
+    world.store.compact()
+    world.store.unpin("kept")
+
+
+def look_while_it_runs(storage, work, stop):
+    """Do `work` through a storage at whose `stop`-th operation the other writer runs."""
+    moments, ran = 0, False
+
+    def hook(moment, operation, path):
+        nonlocal moments, ran
+        moments += 1
+        if moments == stop and not ran:
+            ran = True
+            busy_pipeline(storage)
+
+    hooked = HookedStorage(storage, hook)
+    return work(hooked), ran
+
+
+def open_and_commit(storage):
+    world = World(storage)
+    try:
+        world.open()
+        return world.commit()
+    except ConflictError as error:  # fenced: the other one came between
+        return error
+    except NotFoundError as error:  # fenced, too, but what it reads was retired before it noticed
+        return error
+
+
+def verify_deep(storage):
+    report = verify_store(read_store(storage, PIPELINE), deep=True)
+    assert report.ok, [str(finding) for finding in report.all_findings()]
+    return report
+
+
+def plan(storage):
+    made = recovery_plan(storage, PIPELINE)
+    assert made.refusal is None, made
+    return made
+
+
+def ls(storage):
+    return read_store(storage, PIPELINE).list()
+
+
+@pytest.mark.parametrize("work", [open_and_commit, verify_deep, plan, ls])
+@pytest.mark.parametrize("history", [0, 1, 4])
+def test_a_store_that_changes_while_it_is_read_is_not_called_damaged(work, history):
+    """Wherever another writer commits and cleans up in between, nobody sees damage in it."""
+    for stop in range(1, 10_000):
+        storage = MemoryStorage()
+        world = World(storage)
+        if history or work in (verify_deep, ls):
+            world.open()
+        if work is ls and not history:  # the header of a first opening, before its record
+            storage.delete(f"{PIPELINE}/catalog/{0:020}.json")
+        for _ in range(history):
+            world.commit()
+            world.outcome()
+        _, ran = look_while_it_runs(storage, work, stop)
+        if not ran:
+            assert stop > 2
+            return
+        assert_verified(storage)
+    pytest.fail("the work never ran through undisturbed")
+
+
+def test_what_is_damaged_stays_damaged_while_the_pipeline_runs():
+    """A second look forgives only what the pipeline itself has given up."""
+    storage = MemoryStorage()
+    world = World(storage)
+    world.open()
+    world.commit()
+    world.outcome()
+    world.commit()
+    kept = world.store.reader.manifest("latest")
+    damaged = world.store.reader.home.file(kept.files[0])
+    storage.delete(damaged)
+
+    def hook(moment, operation, path):
+        if not done:
+            done.append(True)
+            world.commit()  # inherits the lost file, which stays part of live checkpoints
+
+    done = []
+    report = verify_store(read_store(HookedStorage(storage, hook), PIPELINE))
+    assert done
+    assert [finding.kind for finding in report.all_findings() if finding.severity == "error"] == [
+        "missing"
+    ]
 
 
 def test_zombie_after_a_rebuild_is_fenced():

@@ -4,7 +4,8 @@ Invariants:
 - Record N exists at most once (put-if-absent) and carries the SHA-256 of the file of record N-1.
 - The readable catalog is base..head without a gap. Records below the base mean nothing.
 - Records below a base are deleted one by one in ascending order. So whoever finds the record
-  before its own gone has been overtaken by a compaction, and is fenced.
+  before its own gone has been overtaken by a compaction, and is fenced; and so is whoever writes
+  the very first record and finds another one beside it.
 - Epochs never decrease along the catalog, and are never used twice.
 
 Spec: spec/format-v1.md, section 4.
@@ -132,11 +133,7 @@ def load_catalog(home: Home) -> CatalogState | None:
     does not show, means reading the list again.
     """
     for listing in range(_LISTINGS):
-        sequences = sorted(
-            meaning.sequence
-            for entry in home.list(paths.CATALOG)
-            if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
-        )
+        sequences = record_numbers(home)
         if not sequences:
             return None
         try:
@@ -152,6 +149,15 @@ def load_catalog(home: Home) -> CatalogState | None:
         retryable=True,
         remedy="try again",
         took_effect=False,
+    )
+
+
+def record_numbers(home: Home) -> list[Sequence]:
+    """The numbers of all records that are there."""
+    return sorted(
+        meaning.sequence
+        for entry in home.list(paths.CATALOG)
+        if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
     )
 
 
@@ -279,8 +285,11 @@ class CatalogWriter:
             self._dead = self._fenced(Sequence(self.state.head + 1))
             raise self._dead
 
-    def append(self, body: Body) -> Record:
-        """Write the next record. After an error of any kind the in-memory state is unchanged."""
+    def append(self, body: Body, *, leap: bool = False) -> Record:
+        """Write the next record. After an error of any kind the in-memory state is unchanged.
+
+        `leap`: nothing is expected before it, since the catalog was lost.
+        """
         self.check_alive()
         number = Sequence(self.state.head + 1)
         record = Record(
@@ -297,7 +306,7 @@ class CatalogWriter:
         path = self._home.at(paths.record(number))
         try:
             publish(self._storage, path, data, self._clock)
-            if not (isinstance(body, BaseBody) and body.rebuilt):
+            if not leap:
                 self._check_not_overtaken(number)
         except AlreadyExistsError as error:
             self._dead = self._fenced(number)
@@ -309,12 +318,16 @@ class CatalogWriter:
         return record
 
     def _check_not_overtaken(self, number: Sequence) -> None:
-        """A compaction that deleted our slot has deleted the record before it first."""
-        if number == 0:
-            return
-        before = self._home.at(paths.record(Sequence(number - 1)))
+        """A compaction that deleted our slot has deleted the record before it first.
+
+        Nothing is before the very first record: there, any other record says the same.
+        """
         try:
-            there = self._storage.exists(before)
+            if number == 0:
+                there = record_numbers(self._home) == [number]
+            else:
+                before = self._home.at(paths.record(Sequence(number - 1)))
+                there = self._storage.exists(before)
         except StorageError as error:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",
@@ -333,9 +346,12 @@ class CatalogWriter:
             remedy="stop this process; the other writer goes on from the last checkpoint",
         )
 
-    def append_base(self, live: tuple[Summary, ...], *, rebuilt: bool = False) -> None:
+    def append_base(
+        self, live: tuple[Summary, ...], *, rebuilt: bool = False, leap: bool = False
+    ) -> None:
         """Write a base record: all live checkpoints at once."""
-        self.append(BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt))
+        body = BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt)
+        self.append(body, leap=leap)
 
     def compact(self) -> int:
         """Write a base record, then delete the records that it replaces. Returns how many."""

@@ -12,13 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-import msgspec
-
 from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
 from holdfast.checkpoint.opening import Surroundings
-from holdfast.checkpoint.origin import release_pins
+from holdfast.checkpoint.origin import pins_for
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.rebuild import summarise
+from holdfast.checkpoint.rebuild import dropped_but_whole
 from holdfast.checkpoint.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.sweep import SweepPlan, SweepReport, plan_sweep, reachable, run_sweep
 from holdfast.checkpoint.verify import check_file
@@ -27,12 +25,11 @@ from holdfast.errors import (
     CorruptionError,
     FencedError,
     HoldfastError,
-    NotFoundError,
     RefusedError,
 )
 from holdfast.format import paths
-from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import DropBody, Pin, Summary
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import DropBody, Summary
 from holdfast.ids import CheckpointId
 from holdfast.points import reach
 from holdfast.storage.api import Entry
@@ -122,7 +119,13 @@ class Collector:
         needs = (e.pipeline for s in self._state.live for e in self.manifest(s).files)
         if self._lost(self._state) or any(pipeline not in (None, name) for pipeline in needs):
             return ()
-        return release_pins(self._around.storage, name)
+        held = pins_for(self._around.storage, name)
+        if held:
+            # A fork of this name that is made now opens the pipeline before it pins anything.
+            self._catalog.confirm_alive()
+        for path in held.values():
+            self._around.storage.delete(path)
+        return tuple(held)
 
     def delete(
         self, summary: Summary, outcomes: Outcomes, *, current: CheckpointId | None
@@ -269,29 +272,13 @@ class Collector:
         rescued = []
         for pin in self._reader.pins():
             if pin.checkpoint not in known:
-                summary = self._dropped(pin)
+                summary = dropped_but_whole(self._reader, pin)
                 if summary is not None:
                     rescued.append(summary)
                     known.add(pin.checkpoint)
         if rescued:
             live = sorted([*self._state.live, *rescued], key=lambda entry: entry.sequence)
             self._catalog.append_base(tuple(live))
-
-    def _dropped(self, pin: Pin) -> Summary | None:
-        """What a pin holds, if all of it is still there."""
-        path = paths.manifest(pin.checkpoint)
-        try:
-            data = self._reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
-            manifest = parse_manifest(data, self._reader.home.at(path), pin.checkpoint)
-        except (NotFoundError, CorruptionError):
-            return None
-        summary = summarise(manifest, data)
-        home, storage = self._reader.home, self._around.storage
-        whole = summary.manifest_sha256 == pin.manifest_sha256 and not any(
-            check_file(storage, home.file(entry), entry, deep=False) for entry in manifest.files
-        )
-        # Older than the current one, and perhaps from another branch: never chosen by itself.
-        return msgspec.structs.replace(summary, abandoned=True) if whole else None
 
     def _needed(self, state: CatalogState) -> set[str]:
         """Every path that a live checkpoint names; unreadable manifests stop the collection."""

@@ -1,8 +1,10 @@
 """Forks: a new pipeline that begins at a checkpoint of another one, without copying a file.
 
 Invariants:
-- The origin's checkpoint is pinned for the fork before the fork names its files, so there is no
-  moment at which the origin's collection could take them.
+- The origin's checkpoint is pinned for the fork before the fork names its files, and the pin is
+  looked for again afterwards: until then, anybody could take it for one that nobody needs.
+- The fork's own pipeline is opened before that pin is made, so that no collection of an earlier
+  writer of that name can let it go.
 - The fork begins like every pipeline: header, `open` record, one commit. A crash leaves at worst a
   pin and an empty pipeline, and forking again goes on from there.
 - The fork has the origin's epoch, positions, watermarks and state. It has no sink tokens: what the
@@ -15,22 +17,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.commit import commit_draft
+from holdfast.checkpoint.commit import Committed, commit_draft
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.hint import write_hint
 from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.opening import Surroundings, take_over
+from holdfast.checkpoint.opening import Opened, Surroundings, take_over
 from holdfast.checkpoint.origin import fork_label, fork_note
-from holdfast.checkpoint.pins import pin
-from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.pins import label_taken, pin
+from holdfast.checkpoint.reader import StoreReader, retired_error
 from holdfast.checkpoint.recovery import Wishes
-from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
+from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Pin, Summary
+from holdfast.format.records import DropBody, Pin, Summary
 from holdfast.ids import IdSource, RandomIds
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
@@ -66,13 +68,13 @@ def fork_pipeline(
     source = reader.resolve(ref)
     manifest = _whole(reader, source)
     _check_free(storage, new)
-    held = pin(
-        reader, storage, clock,
-        label=fork_label(new), ref=source.checkpoint, note=fork_note(new), fork=True,
-    )  # fmt: skip
+    _check_label(reader, new, source)
     around = Surroundings(storage, Settings(exclusive=True), clock, ids)
     opened = take_over(around, new, Wishes(topology=manifest.topology), takeover=False)
     try:
+        if opened.catalog.state.live:
+            raise _exists(new)
+        held = _pin(reader, around, new, source)
         draft = Draft(
             home=opened.reader.home,
             storage=storage,
@@ -84,16 +86,17 @@ def fork_pipeline(
             epoch=source.epoch,
             label=None,
         )
-        done = commit_draft(
-            opened.reader.home, storage, opened.catalog, draft, None,
-            lineage=opened.header.lineage, clock=clock,
-        )  # fmt: skip
+        done = _commit(reader, around, opened, draft, source)
+        try:
+            _pin(reader, around, new, source)
+        except NotFoundError:
+            # The pin was let go, and what it held with it: the fork must not list it.
+            gone = DropBody(checkpoints=[done.summary.checkpoint], reason="delete")
+            opened.catalog.append(gone)
+            raise
+        summary = done.summary
         write_hint(
-            opened.reader.home,
-            storage,
-            opened.catalog.state,
-            done.summary.checkpoint,
-            done.summary.epoch,
+            opened.reader.home, storage, opened.catalog.state, summary.checkpoint, summary.epoch
         )
     finally:
         if opened.lease is not None:
@@ -104,11 +107,44 @@ def fork_pipeline(
     )  # fmt: skip
 
 
+def _pin(reader: StoreReader, around: Surroundings, new: str, source: Summary) -> Pin:
+    """Hold the origin's checkpoint for the fork; once more does no harm."""
+    return pin(
+        reader, around.storage, around.clock,
+        label=fork_label(new), ref=source.checkpoint, note=fork_note(new), fork=True,
+    )  # fmt: skip
+
+
+def _commit(
+    reader: StoreReader, around: Surroundings, opened: Opened, draft: Draft, source: Summary
+) -> Committed:
+    try:
+        return commit_draft(
+            opened.reader.home, around.storage, opened.catalog, draft, None,
+            lineage=opened.header.lineage, clock=around.clock,
+        )  # fmt: skip
+    except CorruptionError:
+        if source.checkpoint in reader.retired([source.checkpoint]):
+            raise retired_error(source.checkpoint) from None
+        raise
+
+
+def _check_label(reader: StoreReader, new: str, source: Summary) -> None:
+    """An interrupted fork of that name may hold another checkpoint."""
+    label = fork_label(new)
+    for held in reader.pins():
+        if held.label == label and held.checkpoint != source.checkpoint:
+            raise label_taken(label, held.checkpoint)
+
+
 def _whole(reader: StoreReader, source: Summary) -> Manifest:
     """The manifest of a checkpoint whose files are all there."""
     report = VerifyReport(deep=False)
     manifests = verify_checkpoints(reader, [source], report)
-    wrong = errors_of(report.by_checkpoint[source.checkpoint])
+    found = report.by_checkpoint[source.checkpoint]
+    if any(finding.kind == RETIRED for finding in found):
+        raise retired_error(source.checkpoint)
+    wrong = errors_of(found)
     if wrong or source.checkpoint not in manifests:
         raise CorruptionError(
             f"the checkpoint is damaged: {wrong[0].message}" if wrong else "it cannot be read",
@@ -133,12 +169,16 @@ def _check_free(storage: Storage, new: str) -> None:
     except HoldfastError:
         free = False
     if not free:
-        raise ConflictError(
-            "a pipeline of that name exists already",
-            kind="pipeline_exists",
-            pipeline=new,
-            remedy="choose another name for the fork",
-        )
+        raise _exists(new)
+
+
+def _exists(new: str) -> ConflictError:
+    return ConflictError(
+        "a pipeline of that name exists already",
+        kind="pipeline_exists",
+        pipeline=new,
+        remedy="choose another name for the fork",
+    )
 
 
 def _shared(manifest: Manifest, origin: str) -> Manifest:

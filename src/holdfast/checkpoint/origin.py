@@ -17,7 +17,7 @@ from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.records import SMALL_BYTES_MAX, Pin, parse_pin
-from holdfast.storage.api import Storage, StorageReader
+from holdfast.storage.api import StorageReader
 
 _LABEL_MAX = 128
 _NOTE = re.compile(r"shared with pipeline (?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})")
@@ -63,16 +63,18 @@ def uses_files_of_others(storage: StorageReader, pipeline: str) -> bool:
     return False
 
 
-def release_pins(storage: Storage, fork: str) -> tuple[str, ...]:
-    """Delete the pins that origins hold for a fork; returns the names of the origins."""
-    released = []
+def pins_for(storage: StorageReader, fork: str) -> dict[str, str]:
+    """The pins that origins hold for a fork: their paths, by the names of the origins."""
+    found = {}
     label = fork_label(fork)
     for name in list_pipelines(storage):
         path = f"{name}/{paths.pin(label)}"
         if name == fork or not storage.exists(path):
             continue
-        pin = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
+        try:
+            pin = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
+        except NotFoundError:
+            continue  # let go meanwhile
         if fork_of(pin) == fork:
-            storage.delete(path)
-            released.append(name)
-    return tuple(released)
+            found[name] = path
+    return found

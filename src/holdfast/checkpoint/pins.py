@@ -11,6 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.clock import Clock
@@ -24,7 +26,7 @@ from holdfast.errors import (
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.records import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
-from holdfast.ids import check_name
+from holdfast.ids import CheckpointId, check_name
 from holdfast.points import reach
 from holdfast.storage.api import Storage
 
@@ -68,19 +70,13 @@ def pin(
     try:
         publish(storage, path, data, clock)
     except AlreadyExistsError as error:
-        existing = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
+        data = _existing(storage, path)
+        existing = parse_pin(data, path, label)
         if existing.checkpoint != wanted.checkpoint:
-            raise ConflictError(
-                "the label is taken",
-                kind="label_taken",
-                label=label,
-                holds=existing.checkpoint,
-                remedy="unpin it first, or choose another label",
-            ) from error
-        return existing
+            raise label_taken(label, existing.checkpoint) from error
     reach("pin.after_record")
     if reader.catalog().find(summary.checkpoint) is None:
-        storage.delete(path)
+        _take_back(storage, path, data)
         raise NotFoundError(
             "the checkpoint was dropped while it was being pinned",
             kind="no_checkpoint",
@@ -90,31 +86,74 @@ def pin(
     return parse_pin(data, path, label)
 
 
+def label_taken(label: str, holds: CheckpointId) -> ConflictError:
+    """Says that a label holds another checkpoint."""
+    return ConflictError(
+        "the label is taken",
+        kind="label_taken",
+        label=label,
+        holds=holds,
+        remedy="unpin it first, or choose another label",
+    )
+
+
+def _existing(storage: Storage, path: str) -> bytes:
+    try:
+        return storage.get(path, bytes_max=SMALL_BYTES_MAX)
+    except NotFoundError as error:
+        raise ConflictError(
+            "the label was taken and let go at this moment",
+            kind="label_taken",
+            path=path,
+            remedy="try again",
+        ) from error
+
+
+def _take_back(storage: Storage, path: str, data: bytes) -> None:
+    """Remove a pin that holds nothing, unless the label has been given to another one since."""
+    with suppress(NotFoundError):
+        if storage.get(path, bytes_max=SMALL_BYTES_MAX) == data:
+            storage.delete(path)
+
+
 def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = False) -> None:
     """Let a savepoint go; the next retention may drop the checkpoint.
 
     A fork's pin is refused while the fork still needs the files, unless forced.
     """
     path = reader.home.at(paths.pin(check_name(label, "label")))
-    if not storage.exists(path):
+    try:
+        data = storage.get(path, bytes_max=SMALL_BYTES_MAX)
+    except NotFoundError:
         raise NotFoundError(
             "no savepoint of that label", kind="no_pin", label=label,
             remedy="run `holdfast ls` to see the labels",
-        )  # fmt: skip
+        ) from None  # fmt: skip
+    fork = None
     if label.startswith(FORK_PREFIX) and not force:
-        _check_fork_is_done(reader, storage, path, label)
+        fork = _check_fork_is_done(reader, storage, data, label)
     reach("unpin.before_delete")
     storage.delete(path)
     reach("unpin.after_delete")
+    if fork is not None:
+        try:
+            _check_fork_is_done(reader, storage, data, label)
+        except RefusedError:
+            # The fork was in the making, and has come to need the files since it was asked.
+            with suppress(AlreadyExistsError):
+                storage.put_new(path, data)
+            raise
 
 
-def _check_fork_is_done(reader: StoreReader, storage: Storage, path: str, label: str) -> None:
+def _check_fork_is_done(
+    reader: StoreReader, storage: Storage, data: bytes, label: str
+) -> str | None:
+    """The fork that a pin was made for, if it is one and needs the pin no more."""
     from holdfast.checkpoint.origin import fork_of, uses_files_of_others
 
-    pin = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
-    name = fork_of(pin)
+    name = fork_of(parse_pin(data, reader.home.at(paths.pin(label)), label))
     if name is None or not uses_files_of_others(storage, name):
-        return
+        return name
     raise RefusedError(
         "a fork still needs the files that this savepoint holds",
         kind="fork_in_use",

@@ -8,7 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
 from holdfast.ids import Sequence as SequenceNumber
 from holdfast.storage.api import StorageReader
 from holdfast.storage.open import open_storage
+
+_GONE = ("not_found", "run_missing")
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,11 @@ class StoreReader:
         if state is not None:
             return state
         if self.has_artifacts():
+            # The first record is older than the first file. A writer may have brought both since
+            # the catalog was read: only a second look can tell that from a loss.
+            state = load_catalog(self.home)
+            if state is not None:
+                return state
             raise CorruptionError(
                 "the catalog is lost, but checkpoints are here",
                 kind="catalog_lost",
@@ -151,6 +159,33 @@ class StoreReader:
         return any(True for _ in self.home.list(paths.CHECKPOINTS)) or any(
             True for _ in self.home.list(paths.OUTCOMES)
         )
+
+    def head(self) -> int | None:
+        """The newest record of the catalog, if it can be read; moves with every commit."""
+        state = load_catalog(self.home)
+        return state.head if state else None
+
+    def retired(self, checkpoints: Collection[CheckpointId]) -> set[CheckpointId]:
+        """Which of these are live no more: their files may go at any moment, and are not lost."""
+        state = load_catalog(self.home)
+        live = {entry.checkpoint for entry in state.live} if state else set(checkpoints)
+        return set(checkpoints) - live
+
+    @contextmanager
+    def reading(self, *checkpoints: CheckpointId) -> Iterator[None]:
+        """While these are read: what goes missing because one was given up is not damage."""
+        try:
+            yield
+        except (CorruptionError, NotFoundError) as error:
+            if isinstance(error, NotFoundError) and error.kind not in _GONE:
+                raise
+            try:
+                gone = self.retired(checkpoints)
+            except HoldfastError:
+                raise error from None  # what was found out first is the better reason
+            if not gone:
+                raise
+            raise retired_error(min(gone)) from error
 
     def list(self) -> Sequence[Summary]:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
@@ -178,6 +213,8 @@ class StoreReader:
         try:
             data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
         except NotFoundError:
+            if summary.checkpoint in self.retired([summary.checkpoint]):
+                raise retired_error(summary.checkpoint) from None
             raise CorruptionError(
                 "manifest is missing", kind="missing", path=self.home.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
@@ -228,6 +265,8 @@ class StoreReader:
         try:
             return self.home.storage.get_range(path, small.offset, small.length)
         except (NotFoundError, InvalidInputError) as error:
+            if manifest.checkpoint in self.retired([manifest.checkpoint]):
+                raise retired_error(manifest.checkpoint) from None
             raise CorruptionError(
                 "operator state is missing or cut off", kind="truncated", path=path,
                 expected=small.length, reason=error.kind,
@@ -239,7 +278,10 @@ class StoreReader:
         for entry in self.home.list(paths.PINS):
             meaning = paths.classify(entry.path)
             if meaning is not None and meaning.kind == "pin" and meaning.name:
-                data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                try:
+                    data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                except NotFoundError:
+                    continue  # unpinned since it was listed
                 found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
         return found
 
@@ -258,6 +300,8 @@ class StoreReader:
         damage = []
         for (path, meaning), content in zip(named, contents, strict=True):
             try:
+                if isinstance(content, NotFoundError):
+                    continue  # its checkpoint was let go since it was listed
                 if isinstance(content, HoldfastError):
                     raise content
                 epoch, attempt = meaning.epoch, meaning.attempt
@@ -317,6 +361,16 @@ class StoreReader:
             pipeline=self.home.pipeline,
             remedy="run `holdfast ls` to see what is there",
         )
+
+
+def retired_error(checkpoint: CheckpointId) -> NotFoundError:
+    """Says that a checkpoint was given up while somebody read it."""
+    return NotFoundError(
+        "the checkpoint was retired while it was read",
+        kind="retired",
+        checkpoint=checkpoint,
+        remedy="read a newer one, or `holdfast pin` the one that must stay",
+    )
 
 
 def read_store(

@@ -7,6 +7,8 @@ Invariants:
 - No epoch and no record number is used again: the hint and the outcomes tell of those whose
   checkpoints are gone.
 - The new catalog becomes visible with one put-if-absent record; until then nothing has changed.
+- A writer that lives is fenced by that record, or its own record comes first and everything is
+  looked at again: what it was told is committed is part of the new catalog.
 """
 
 from __future__ import annotations
@@ -16,7 +18,13 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from holdfast.checkpoint.catalog import CatalogState, CatalogWriter, load_catalog, off_lineage
+from holdfast.checkpoint.catalog import (
+    CatalogState,
+    CatalogWriter,
+    load_catalog,
+    off_lineage,
+    record_numbers,
+)
 from holdfast.checkpoint.hint import read_hint, write_hint
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
@@ -25,7 +33,9 @@ from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     AlreadyExistsError,
+    ConflictError,
     CorruptionError,
+    FencedError,
     HoldfastError,
     InvalidInputError,
     NotFoundError,
@@ -35,7 +45,18 @@ from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import SinkPromise, StoreHeader, Summary, header_bytes
+from holdfast.format.records import (
+    RECORD_BYTES_MAX,
+    BaseBody,
+    DropBody,
+    Latest,
+    Pin,
+    SinkPromise,
+    StoreHeader,
+    Summary,
+    header_bytes,
+    parse_record,
+)
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, IdSource, RandomIds, Sequence
 from holdfast.points import reach
@@ -43,9 +64,10 @@ from holdfast.storage.api import Storage
 from holdfast.version import __version__
 
 _NONE = Sequence(-1)
-# The lost catalog may have had records that no manifest tells of (open, drop, base). A writer that
-# outlived it must find its next number below the new base, where records mean nothing.
+# The end of a lost catalog may have had records that no manifest tells of (open, drop, base). A
+# writer that outlived it must find its next number below the new base, where records mean nothing.
 _LEAP = 1_000
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -67,6 +89,7 @@ class RebuildPlan:
     undecided: tuple[CheckpointId, ...] = ()
     head: Sequence = _NONE
     epoch_max: int = -1
+    leap: bool = True
 
     def __str__(self) -> str:
         """The plan as a person reads it."""
@@ -103,10 +126,44 @@ def summarise(manifest: Manifest, data: bytes) -> Summary:
     )
 
 
+def dropped_but_whole(reader: StoreReader, pin: Pin) -> Summary | None:
+    """What a pin holds although no catalog lists it, if all of it is still there."""
+    path = paths.manifest(pin.checkpoint)
+    try:
+        data = reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+        manifest = parse_manifest(data, reader.home.at(path), pin.checkpoint)
+    except (NotFoundError, CorruptionError):
+        return None
+    summary = summarise(manifest, data)
+    whole = summary.manifest_sha256 == pin.manifest_sha256 and not any(
+        check_file(reader.home.storage, reader.home.file(entry), entry, deep=False)
+        for entry in manifest.files
+    )
+    # Older than the current one, and perhaps from another branch: never chosen by itself.
+    return msgspec.structs.replace(summary, abandoned=True) if whole else None
+
+
 def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) -> RebuildPlan:
-    """Look at every manifest and decide what the catalog must have held."""
+    """Look at every manifest and decide what the catalog must have held.
+
+    A commit that comes between looks like one whose record was lost: then all is looked at again.
+    """
+    for _ in range(_TRIES):
+        there = record_numbers(reader.home)
+        plan = _look(reader, choose)
+        if not plan.leap or record_numbers(reader.home) == there:
+            return plan
+    raise _busy(reader.home.pipeline)
+
+
+def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
+    # The hint before the records, the records before all else: whatever a writer that lives does
+    # in between takes the number that the plan is made for.
+    hint = read_hint(reader.home)
+    there = record_numbers(reader.home)
     outcomes = reader.outcomes()
     found, leave = _scan(reader)
+    _leave_dropped(reader, there, found, leave)
     parents = {manifest.parent for manifest, _ in found.values()}
     by_sequence: dict[int, list[CheckpointId]] = {}
     for checkpoint, (manifest, _) in found.items():
@@ -124,14 +181,17 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
             elif len(winners) == 1:
                 confirmed = checkpoint in parents or _has_outcome(checkpoint, manifest, outcomes)
                 take.append(Found(summarise(manifest, data), manifest, confirmed))
-    hint = read_hint(reader.home)
-    numbers = [*_record_numbers(reader.home), *(entry.summary.sequence for entry in take)]
+    leap = _end_is_lost(there, hint, take)
+    numbers = [*there, *(entry.summary.sequence for entry in take)] if leap else there
     return RebuildPlan(
         pipeline=reader.home.pipeline,
         take=tuple(_branches(take)),
         leave=leave,
         undecided=tuple(undecided),
-        head=Sequence(max([hint.sequence if hint else -1, *numbers], default=-1) + _LEAP),
+        leap=leap,
+        head=Sequence(
+            max([hint.sequence if hint else -1, *numbers], default=-1) + (_LEAP if leap else 0)
+        ),
         epoch_max=max(
             [
                 outcomes.epoch_max,
@@ -140,6 +200,44 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
             ]
         ),
     )
+
+
+def _end_is_lost(there: list[Sequence], hint: Latest | None, take: list[Found]) -> bool:
+    """Whether records after the newest one that is there may have been lost.
+
+    A manifest for the very next number that nothing confirms is a commit under way.
+    """
+    if not there or hint is None or hint.sequence > there[-1]:
+        return True
+    return any(found.summary.sequence > there[-1] + (0 if found.confirmed else 1) for found in take)
+
+
+def _leave_dropped(
+    reader: StoreReader,
+    there: list[Sequence],
+    found: dict[CheckpointId, tuple[Manifest, bytes]],
+    leave: dict[str, str],
+) -> None:
+    """What a readable record has dropped may be losing its files at this moment."""
+    dropped: set[CheckpointId] = set()
+    contents = reader.home.get_many([paths.record(n) for n in there], bytes_max=RECORD_BYTES_MAX)
+    for number, content in zip(there, contents, strict=True):
+        if isinstance(content, HoldfastError):
+            continue
+        try:
+            body = parse_record(content, reader.home.at(paths.record(number)), number).body
+        except CorruptionError:
+            continue
+        if isinstance(body, DropBody):
+            dropped.update(body.checkpoints)
+        elif isinstance(body, BaseBody):
+            dropped.difference_update(summary.checkpoint for summary in body.live)
+    dropped &= found.keys() - {pin.checkpoint for pin in reader.pins()}
+    if len(dropped) == len(found):
+        return  # rather one that was given up than none at all
+    for checkpoint in dropped:
+        del found[checkpoint]
+        leave[paths.manifest(checkpoint)] = "it was dropped"
 
 
 def _branches(take: list[Found]) -> list[Found]:
@@ -190,6 +288,8 @@ def _scan(
         try:
             data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, entry.path, meaning.checkpoint)
+        except NotFoundError:
+            continue  # a writer that lives has just let it go
         except CorruptionError as error:
             leave[entry.path] = error.what
             continue
@@ -214,14 +314,6 @@ def _unfit(reader: StoreReader, manifest: Manifest) -> str | None:
     return None
 
 
-def _record_numbers(home: Home) -> list[int]:
-    return [
-        meaning.sequence
-        for entry in home.list(paths.CATALOG)
-        if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
-    ]
-
-
 def rebuild_catalog(
     storage: Storage,
     pipeline: str,
@@ -234,8 +326,29 @@ def rebuild_catalog(
     """Make a new catalog. Refused while the old one can be read, unless forced."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
-    if not force:
-        _check_lost(reader)
+    for _ in range(_TRIES):
+        if not force:
+            _check_lost(reader)
+        plan = _decided(reader, choose)
+        reach("rebuild.before_record")
+        try:
+            _write(reader, storage, plan, clock, ids)
+        except FencedError:
+            continue  # a writer lives: what it has done since belongs into the catalog, too
+        return plan
+    raise _busy(pipeline)
+
+
+def _busy(pipeline: str) -> ConflictError:
+    return ConflictError(
+        "somebody writes to the catalog faster than it can be rebuilt",
+        kind="busy",
+        pipeline=pipeline,
+        remedy="stop the pipeline first; nothing was changed",
+    )
+
+
+def _decided(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     plan = plan_rebuild(reader, choose=choose)
     if plan.undecided:
         raise RefusedError(
@@ -248,11 +361,16 @@ def rebuild_catalog(
         raise CorruptionError(
             "no manifest can be used to rebuild the catalog",
             kind="nothing_to_rebuild",
-            pipeline=pipeline,
+            pipeline=reader.home.pipeline,
             left=len(plan.leave),
             remedy="bring the checkpoints directory back from a copy; nothing was changed",
         )
-    reach("rebuild.before_record")
+    return plan
+
+
+def _write(
+    reader: StoreReader, storage: Storage, plan: RebuildPlan, clock: Clock, ids: IdSource
+) -> None:
     _restore_header(reader, storage, plan, clock)
     state = CatalogState(
         base=plan.head,
@@ -261,7 +379,7 @@ def rebuild_catalog(
         epoch_max=plan.epoch_max,
     )
     writer = CatalogWriter(reader.home, storage, state, ids.writer_id(), clock)
-    writer.append_base(state.live, rebuilt=True)
+    writer.append_base(state.live, rebuilt=True, leap=plan.leap)
     reach("rebuild.after_record")
     # Should this catalog be lost too, the next rebuild must begin above its numbers.
     known, newest = read_hint(reader.home), plan.take[-1].summary
@@ -273,7 +391,6 @@ def rebuild_catalog(
         known.checkpoint if keep and known else newest.checkpoint,
         known.epoch if keep and known else newest.epoch,
     )
-    return plan
 
 
 def _check_lost(reader: StoreReader) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 
 from holdfast.checkpoint.catalog import CatalogState, lineage, off_lineage
 from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
-from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints
+from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -28,7 +28,7 @@ from holdfast.errors import (
     RefusedError,
 )
 from holdfast.format import paths
-from holdfast.format.findings import Finding
+from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from holdfast.format.records import Replay, StoreHeader, Summary
 from holdfast.format.topology import Topology, differences
@@ -37,6 +37,7 @@ from holdfast.settings import Settings
 
 Verdict = Literal["chosen", "damaged", "newer than asked for", "older", "abandoned"]
 _FIRST = Epoch(0)
+_LOOKS = 20  # at a store that changes meanwhile
 Mode = Literal["fresh", "resume", "refuse"]
 
 
@@ -118,6 +119,15 @@ class Evidence:
     notes: tuple[str, ...] = ()
     failure: HoldfastError | None = None
 
+    @property
+    def whole(self) -> bool:
+        """Whether nothing contradicts anything, and what was looked for was found intact."""
+        intact = any(
+            not errors_of([*found]) and all(finding.kind != RETIRED for finding in found)
+            for found in self.checked.values()
+        )
+        return self.failure is None and not self.state.damage and (intact or not self.checked)
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -131,7 +141,31 @@ class Wishes:
 
 
 def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -> Evidence:
-    """Read what a plan needs: catalog, outcomes, and candidates until one is intact."""
+    """Read what a plan needs: catalog, outcomes, and candidates until one is intact.
+
+    Another writer may commit and clean up meanwhile. What looks damaged counts only if the catalog
+    has not moved since it was read.
+    """
+    looked: int | None = None
+    for _ in range(_LOOKS):
+        evidence = _gather(reader, settings, resume)
+        if evidence.whole:
+            break
+        head = _head(reader)
+        if head in (None, looked, evidence.state.head):
+            break
+        looked = head
+    return evidence
+
+
+def _head(reader: StoreReader) -> int | None:
+    try:
+        return reader.head()
+    except HoldfastError:
+        return None  # what was found out first is the better reason
+
+
+def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evidence:
     empty = Evidence(
         pipeline=reader.home.pipeline, header=None, state=CatalogState(), outcomes=Outcomes({}),
         checked={}, manifests={}, depth="none", epoch_seen=-1,
@@ -157,7 +191,7 @@ def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -
         manifests.update(verify_checkpoints(reader, [entry], report))
         checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
         depth = "deep" if deep else "shallow"
-        if report.ok:
+        if report.ok and all(finding.kind != RETIRED for finding in checked[entry.checkpoint]):
             break
     ancestors = lineage(state.live, wanted.checkpoint).values() if wanted else ()
     for entry in (*state.candidates, *ancestors):
@@ -185,7 +219,7 @@ def _try_manifest(
     """Older checkpoints are read only for tokens that still wait."""
     try:
         manifests[entry.checkpoint] = reader.manifest(entry)
-    except CorruptionError:
+    except (CorruptionError, NotFoundError):
         return
 
 

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 
 from holdfast.checkpoint.catalog import NO_PREVIOUS, CatalogState
@@ -51,28 +52,24 @@ class Ends:
     lineage: str | None
 
     @classmethod
-    def look(cls, there: StoreReader, here: StoreReader, source: Ends | None = None) -> Ends:
-        """Read both; with `source`, only the target is read again."""
-        if source is None:
-            state = there.catalog()
-            if state.head < 0:
-                raise NotFoundError(
-                    "nothing was ever committed or opened in the source",
-                    kind="empty_source",
-                    pipeline=there.home.pipeline,
-                    remedy="run the pipeline first",
-                )
-            history = _history(there, state)
-            head = _record(there, state.head)
-        else:
-            state, history, head = source.source, source.history, source.source_head
-        try:
+    def look(cls, there: StoreReader, here: StoreReader) -> Ends:
+        """Read both, the target first: a replica that another sync advances is never ahead."""
+        lineage, target, newest = None, CatalogState(), None
+        with suppress(NotFoundError):
             lineage = here.header().lineage
-        except NotFoundError:
-            return cls(state, head, history, CatalogState(), None, None)
-        target = here.catalog()
-        newest = _record(here, target.head) if target.head >= 0 else None
-        return cls(state, head, history, target, newest, lineage)
+        if lineage is not None:
+            target = here.catalog()
+            newest = _record(here, target.head) if target.head >= 0 else None
+        state = there.catalog()
+        if state.head < 0:
+            raise NotFoundError(
+                "nothing was ever committed or opened in the source",
+                kind="empty_source",
+                pipeline=there.home.pipeline,
+                remedy="run the pipeline first",
+            )
+        history = _history(there, state)
+        return cls(state, _record(there, state.head), history, target, newest, lineage)
 
 
 def _record(reader: StoreReader, number: Sequence) -> Record:

@@ -26,7 +26,7 @@ from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan, Wishes
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.sweep import SweepReport
 from holdfast.clock import Clock
-from holdfast.errors import InvalidInputError, StorageError
+from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
 from holdfast.format import paths
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import Position, compare
@@ -272,6 +272,20 @@ class Store:
                 elif order == "diverged":
                     diverged.add(source.name)
         return {name: floor for name, floor in floors.items() if name not in diverged}
+
+    def check_alive(self, because: HoldfastError | None = None) -> None:
+        """Ask the storage whether another writer has taken over: then `FencedError` is raised.
+
+        because: what went wrong. A writer that was overtaken may miss files that its successor has
+        retired; that it was overtaken is the better explanation.
+        """
+        try:
+            self._catalog.confirm_alive()
+        except FencedError as error:
+            raise error from because
+        except StorageError:
+            if because is None:
+                raise
 
     def close(self) -> None:
         """Give up drafts and let others in."""

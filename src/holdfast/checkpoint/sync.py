@@ -20,12 +20,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.catalog import CatalogState, record_numbers
 from holdfast.checkpoint.copying import Copier, Want, read_back
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.replica import Ends, check_replaceable, first_record, next_record
+from holdfast.checkpoint.rebuild import dropped_but_whole
+from holdfast.checkpoint.replica import Ends, Written, check_replaceable, first_record, next_record
 from holdfast.checkpoint.sweep import SweepPlan, plan_sweep, reachable, run_sweep
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
@@ -39,11 +40,13 @@ from holdfast.errors import (
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest
-from holdfast.format.records import SMALL_BYTES_MAX, Latest, Pin, Summary, latest_bytes, pin_bytes
+from holdfast.format.records import SMALL_BYTES_MAX, Latest, Summary, latest_bytes, pin_bytes
 from holdfast.ids import CheckpointId
-from holdfast.storage.api import Entry, Storage, StorageReader
+from holdfast.storage.api import Entry, Lease, Storage, StorageReader
 
 _TRIES = 5
+_MOVED = "target_moved"
+_LOOK_AGAIN = ("not_found", "missing", "retired", "target_written", _MOVED)
 _OLD_US = 86_400_000_000
 Progress = Callable[[int, int], None]
 
@@ -90,22 +93,56 @@ def sync_pipeline(
         raise RefusedError(
             "source and destination are the same store", kind="same_store", url=source.url
         )
-    lease = target.exclusive(here.home.at(paths.LOCK), "sync") if _started(here) else None
+    held = _Held(target, here)
     try:
+        if _started(here):
+            held.take()
         for attempt in range(_TRIES):
+            work = _Sync(
+                there, here, target, clock, held,
+                deep=deep, prune=prune, again=attempt > 0, progress=progress,
+            )  # fmt: skip
             try:
-                work = _Sync(there, here, target, clock, deep=deep, prune=prune, progress=progress)
                 return work.run()
-            except (NotFoundError, CorruptionError) as error:
-                # The source's writer may have collected what was being copied: look again.
-                if error.kind not in ("not_found", "missing"):
+            except (NotFoundError, CorruptionError, ConflictError) as error:
+                # The source's writer may have collected what was being copied, or another sync
+                # may have come first: look again.
+                if error.kind not in _LOOK_AGAIN:
                     raise
                 if attempt + 1 == _TRIES:
-                    raise _missing(error) from error
-        raise ConflictError("the source changes faster than it can be copied", kind="busy")
+                    raise _given_up(error, moved=there.head() != work.seen) from error
+        raise AssertionError("unreachable")
     finally:
-        if lease is not None:
-            lease.release()
+        held.release()
+
+
+class _Held:
+    """The destination's lock, where the platform has locks; taken once."""
+
+    def __init__(self, target: Storage, here: StoreReader) -> None:
+        self._target, self._path = target, here.home.at(paths.LOCK)
+        self._lease: Lease | None = None
+
+    def take(self) -> None:
+        if self._lease is None:
+            self._lease = self._target.exclusive(self._path, "sync")
+
+    def release(self) -> None:
+        if self._lease is not None:
+            self._lease.release()
+
+
+def _given_up(error: HoldfastError, *, moved: bool) -> HoldfastError:
+    if isinstance(error, ConflictError) and error.kind != _MOVED:
+        return error
+    if not moved and error.kind != _MOVED:
+        return _missing(error)
+    return ConflictError(
+        "source or destination change faster than they can be compared",
+        kind="busy",
+        reason=error.kind,
+        remedy="try again; what was copied stays, and only the rest is copied then",
+    )
 
 
 def _missing(error: HoldfastError) -> CorruptionError:
@@ -135,29 +172,31 @@ class _Sync:
         here: StoreReader,
         target: Storage,
         clock: Clock,
+        held: _Held,
         *,
         deep: bool,
         prune: bool,
+        again: bool,
         progress: Progress | None,
     ) -> None:
         self._there, self._here, self._target, self._clock = there, here, target, clock
-        self._deep, self._prune, self._progress = deep, prune, progress
+        self._held = held
+        self._deep, self._prune, self._again, self._progress = deep, prune, again, progress
+        self.seen: int | None = None  # the source's newest record
         self._report = SyncReport(pipeline=there.home.pipeline)
 
     def run(self) -> SyncReport:
         """Check, copy, publish, tidy up."""
         header = self._there.header()
-        ends = Ends.look(self._there, self._here)
-        check_replaceable(ends, header.lineage)
-        self._check_source(ends)
+        ends = self._look(header.lineage)
         if ends.target_head is None:
             self._begin()
-            ends = Ends.look(self._there, self._here, source=ends)
+            ends = self._look(header.lineage)
         known = {s.checkpoint: s.manifest_sha256 for s in ends.target.live}
         new = [
             summary
             for summary in ends.source.live
-            if self._deep or known.get(summary.checkpoint) != summary.manifest_sha256
+            if self._deep or self._again or known.get(summary.checkpoint) != summary.manifest_sha256
         ]
         self._report.checkpoints = len(ends.source.live)
         self._report.new_checkpoints = sum(s.checkpoint not in known for s in ends.source.live)
@@ -173,8 +212,28 @@ class _Sync:
                 publish(self._target, path, record.data, self._clock)
             except AlreadyExistsError as error:
                 raise self._overtaken(path) from error
+        self._check_alone(ends, record)
         self._finish(ends, live)
+        self._check_alone(ends, record)
         return self._report
+
+    def _look(self, lineage: str) -> Ends:
+        ends = Ends.look(self._there, self._here)
+        self.seen = ends.source.head
+        check_replaceable(ends, lineage)
+        self._check_source(ends)
+        return ends
+
+    def _check_alone(self, ends: Ends, record: Written | None) -> None:
+        """Another sync may have removed what this one counted on: then everything is looked at.
+
+        Between the record that was found and the one that was written, there must be no other.
+        """
+        numbers = {int(number) for number in record_numbers(self._here.home)}
+        newest = int(record.sequence if record else ends.target.head)
+        between = {n for n in numbers if n > ends.target.head and n != newest}
+        if between or newest not in numbers:
+            raise ConflictError("another sync came between", kind=_MOVED, records=len(between))
 
     def _overtaken(self, path: str) -> ConflictError:
         return ConflictError(
@@ -199,6 +258,7 @@ class _Sync:
         home = self._here.home
         data = self._there.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
         publish(self._target, home.at(paths.HEADER), data, self._clock)
+        self._held.take()
         record = first_record(self._there)
         try:
             publish(self._target, home.at(paths.record(record.sequence)), record.data, self._clock)
@@ -288,11 +348,17 @@ class _Sync:
             publish(self._target, self._here.home.at(entry.path), data, self._clock)
 
     def _live(self, ends: Ends) -> tuple[Summary, ...]:
-        """What the replica lists: all of the source, and what only a savepoint there holds."""
-        mine = {summary.checkpoint for summary in ends.source.live}
-        held = {pin.checkpoint for pin in self._here.pins()}
-        extra = [s for s in ends.target.live if s.checkpoint in held - mine]
-        return tuple(sorted((*ends.source.live, *extra), key=lambda s: s.sequence))
+        """What the replica lists: all of the source, and what only a savepoint there holds.
+
+        A savepoint that was confirmed while the sync before gave its checkpoint up is among them.
+        """
+        live = {summary.checkpoint: summary for summary in ends.source.live}
+        for pin in self._here.pins():
+            if pin.checkpoint not in live:
+                held = ends.target.find(pin.checkpoint) or dropped_but_whole(self._here, pin)
+                if held is not None:
+                    live[pin.checkpoint] = held
+        return tuple(sorted(live.values(), key=lambda s: s.sequence))
 
     # After the record
 
@@ -311,14 +377,18 @@ class _Sync:
     def _plan_sweep(self, state: CatalogState, before: tuple[Summary, ...]) -> SweepPlan:
         """Records below the base, and what dropped checkpoints have left.
 
+        What was pinned here since the record was made stays, for the next sync to list again.
         Files that no catalog here has ever named may belong to a sync that runs at this moment:
         they go only when they are old.
         """
         home = self._here.home
-        gone = {s.checkpoint: s.epoch for s in before if state.find(s.checkpoint) is None}
+        held = {pin.checkpoint for pin in self._here.pins()}
+        dropped = [s for s in before if state.find(s.checkpoint) is None]
+        gone = {s.checkpoint: s.epoch for s in dropped if s.checkpoint not in held}
         if not gone:
             return plan_sweep(home.list(paths.CATALOG), state, ())
-        needed = reachable((self._here.manifest(s) for s in state.live), home.pipeline)
+        stay = (*state.live, *(s for s in dropped if s.checkpoint in held))
+        needed = reachable((self._here.manifest(s) for s in stay), home.pipeline)
         plan = plan_sweep(home.list(), state, needed)
         epochs, now_us = set(gone.values()), self._clock.wall_us()
 
@@ -334,19 +404,21 @@ class _Sync:
     def _copy_pins(self, live: set[CheckpointId]) -> None:
         wanted = {pin.label: pin for pin in self._there.pins() if pin.checkpoint in live}
         there = {pin.label: pin for pin in self._here.pins()}
-        for label, pin in wanted.items():
-            self._report.pins += 1
-            if there.get(label) != pin:
-                self._put_pin(pin)
+        new = [pin for label, pin in wanted.items() if there.get(label) != pin]
+        self._report.pins = len(wanted)
+        for pin in new:
+            self._target.put(self._here.home.at(paths.pin(pin.label)), pin_bytes(pin))
+        for checkpoint in self._here.retired({pin.checkpoint for pin in new}):
+            # Another sync came between: a pin that holds nothing is taken back.
+            for pin in new:
+                if pin.checkpoint == checkpoint:
+                    self._target.delete(self._here.home.at(paths.pin(pin.label)))
         only = sorted(there.keys() - wanted.keys())
         if self._prune:
             for label in only:
                 self._target.delete(self._here.home.at(paths.pin(label)))
         else:
             self._report.pins_only_there = tuple(only)
-
-    def _put_pin(self, pin: Pin) -> None:
-        self._target.put(self._here.home.at(paths.pin(pin.label)), pin_bytes(pin))
 
     def _hint(self, state: CatalogState) -> None:
         newest = state.candidates[0] if state.candidates else None

@@ -27,7 +27,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format import paths
-from holdfast.format.findings import Finding
+from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.records import SMALL_BYTES_MAX, Summary, parse_latest
 from holdfast.format.validate import validate
@@ -35,8 +35,10 @@ from holdfast.ids import CheckpointId
 from holdfast.storage.api import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_LOOKS = 20  # at a store that changes meanwhile
 _THREADS_FROM_BYTES = 1024 * 1024
 _BROKEN = "io_error"  # what a disk says about a place that it cannot read
+RETIRED = "retired"
 Progress = Callable[[int, int], None]
 T = TypeVar("T")
 
@@ -72,10 +74,34 @@ def verify_store(
 ) -> VerifyReport:
     """Check everything that belongs to a pipeline."""
     report = VerifyReport(deep=deep, tolerant=True)
+    state = _check_documents(reader, report)
+    if state is None:
+        return report
+    verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
+    _check_others(reader, state, report)
+    return report
+
+
+def _check_documents(reader: StoreReader, report: VerifyReport) -> CatalogState | None:
+    """Catalog, hint, pins and outcomes, against each other.
+
+    A pipeline that runs writes all four: what is younger than the catalog that was read looks as
+    if records were lost. So a contradiction counts only if the catalog has not moved meanwhile.
+    """
+    before = [*report.findings]
+    for _ in range(_LOOKS):
+        report.findings[:] = before
+        state = _look_at_documents(reader, report)
+        if report.ok or state is None or reader.head() == state.head:
+            break
+    return state
+
+
+def _look_at_documents(reader: StoreReader, report: VerifyReport) -> CatalogState | None:
     _guard(report, reader.header)
     state = _guard(report, reader.catalog)
     if state is None:
-        return report
+        return None
     report.findings.extend(state.damage)
     _check_latest(reader, state, report)
     _check_pins(reader, state, report)
@@ -84,9 +110,7 @@ def verify_store(
         report.findings.extend(outcomes.damage)
         seen = against_outcomes(state, outcomes, reader.home)
         report.findings.extend(seen.damage[len(state.damage) :])
-    verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
-    _check_others(reader, state, report)
-    return report
+    return state
 
 
 def verify_checkpoints(
@@ -105,7 +129,7 @@ def verify_checkpoints(
         found = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
             manifest = _twice(lambda summary=summary: reader.manifest(summary))  # type: ignore[misc]
-        except (CorruptionError, RefusedError) as error:
+        except (CorruptionError, RefusedError, NotFoundError) as error:
             found.append(as_finding(error))
             continue
         except HoldfastError as error:
@@ -126,7 +150,21 @@ def verify_checkpoints(
         report.by_checkpoint[checkpoint].extend(
             broken[path] for entry in manifest.files if (path := reader.home.file(entry)) in broken
         )
+    _forgive_retired(reader, report)
     return manifests
+
+
+def _forgive_retired(reader: StoreReader, report: VerifyReport) -> None:
+    """A checkpoint that the pipeline gave up meanwhile may lose its files: that is no damage."""
+    suspects = [c for c, found in report.by_checkpoint.items() if errors_of(found)]
+    gone = reader.retired(suspects) if suspects else set()
+    for checkpoint in gone:
+        report.by_checkpoint[checkpoint] = [
+            _finding(
+                RETIRED, "the checkpoint was retired while it was checked",
+                reader.home.at(paths.manifest(checkpoint)), severity="info",
+            )
+        ]  # fmt: skip
 
 
 def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) -> list[Finding]:

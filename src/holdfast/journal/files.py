@@ -17,6 +17,7 @@ import fcntl
 import mmap
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -234,7 +235,8 @@ class Files:
                             OSError(errno.ELOOP, "symlink"), "list", path / entry.name
                         )
                     if entry.is_file(follow_symlinks=False):
-                        found[entry.name] = entry.stat(follow_symlinks=False).st_size
+                        with suppress(FileNotFoundError):  # removed since: only this one is gone
+                            found[entry.name] = entry.stat(follow_symlinks=False).st_size
         except FileNotFoundError:
             return {}
         except OSError as error:

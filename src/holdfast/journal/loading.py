@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import CorruptionError, HoldfastError, IncompatibleError, NotFoundError
 from holdfast.journal.blob_format import (
@@ -402,6 +402,18 @@ def summarise(segment: TailSegment, file_bytes: int) -> SegmentSummary:
         previous_hash=segment.previous_hash,
         chain_hash=segment.chain_hash,
     )
+
+
+Standing = tuple[Any, ...]
+
+
+def standing(files: Files, layout: Layout) -> Standing:
+    """Changes whenever a writer changes files: two looks between which it does not saw the same."""
+    try:
+        meta: Any = files.read(layout.meta, 4096)
+    except HoldfastError as error:
+        meta = error.kind
+    return meta, tuple(sorted(files.entries(layout.segments).items()))
 
 
 def load_log(files: Files, layout: Layout) -> LoadedLog:

@@ -4,31 +4,41 @@ Invariants:
 - A reader shows only what is known to be durable: by the writer's mark, by an index checkpoint, or
   by what later frames say. After a power cut the last batches may stay hidden until a writer has
   opened the journal and made them durable.
+- A writer that truncates or compacts meanwhile is no damage: what looks like it is looked at again,
+  and counts only if the files have not changed since.
 - Opening and refreshing change nothing on disk: no repair, no lock, no index.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import NotFoundError
+from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.journal.blob_format import CURSOR_MAGIC
 from holdfast.journal.files import Files
 from holdfast.journal.layout import Layout
-from holdfast.journal.loading import LoadedLog, load_log, read_mark, read_meta
+from holdfast.journal.loading import (
+    LoadedLog,
+    Standing,
+    load_log,
+    read_mark,
+    read_meta,
+    standing,
+)
 from holdfast.journal.query import Query, QueryResult, View
 from holdfast.journal.upkeep import load_position, store_position
 from holdfast.journal.walk import Walk, walk_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from holdfast.journal.model import OpenReport, Position
 
-LOAD_ATTEMPTS = 5
+LOAD_ATTEMPTS = 20
+T = TypeVar("T")
 
 
 class JournalReader:
@@ -49,22 +59,39 @@ class JournalReader:
         return self._log.report
 
     def _load(self) -> LoadedLog:
+        return self._steady(lambda: load_log(self._files, self.layout))
+
+    def _steady(self, look: Callable[[], T], again: Callable[[], object] | None = None) -> T:
+        """What `look` finds; what looks damaged counts only if the files have not changed since.
+
+        A writer truncates and compacts at any moment: what was listed is gone when it is opened.
+        """
+        seen: Standing | None = None
         for attempt in range(LOAD_ATTEMPTS):
             try:
-                return load_log(self._files, self.layout)
-            except NotFoundError as error:
-                # A writer truncated or compacted between our listing and our opening.
-                if error.kind != "file_missing" or attempt == LOAD_ATTEMPTS - 1:
+                return look()
+            except (NotFoundError, CorruptionError) as error:
+                now = standing(self._files, self.layout)
+                if not _may_pass(error) or now == seen or attempt == LOAD_ATTEMPTS - 1:
                     raise
+                seen = now
+                if again is not None:
+                    again()
         raise NotFoundError("the journal kept changing while it was opened", path=self.layout.root)
+
+    def _reload(self) -> None:
+        self._log = self._load()
 
     def refresh(self) -> int:
         """Take notice of what was appended, truncated or compacted; returns `visible`."""
+        return self._steady(self._refresh, self._reload)
+
+    def _refresh(self) -> int:
         log = self._log
         tail = log.tail
         changed = read_meta(self._files, self.layout) != log.meta
         if tail is None or changed or not self._same_files():
-            self._log = self._load()
+            self._reload()
             return self.view().visible
         durable = read_mark(self._files, self.layout, log.meta.journal_id)
         walk = Walk(log.meta.journal_id, tail.end_offset, tail.next_sequence, tail.chain_hash)
@@ -96,11 +123,7 @@ class JournalReader:
     def query(self, query: Query) -> QueryResult:
         """Answer a query on a fresh view; a journal compacted meanwhile is opened again."""
         self.refresh()
-        try:
-            return self.view().query(query)
-        except NotFoundError:
-            self._log = self._load()
-            return self.view().query(query)
+        return self._steady(lambda: self.view().query(query), self._reload)
 
     def follow(
         self, start: Position | None = None, *, timeout_ms: int | None = None, poll_ms: int = 50
@@ -113,23 +136,37 @@ class JournalReader:
             poll_ms: Time between looks.
         """
         self.refresh()
-        view = self.view()
-        at = view.check_position(start) if start is not None else view.position(view.base_sequence)
+        at = self._steady(lambda: self._begin(start), self._reload)
         idle = 0
+        seen: Standing | None = None
         while True:
-            view = self.view()
-            at = view.check_position(at)
-            if at.sequence < view.visible:
-                idle = 0
-                for batch in view.scan(at.sequence):
+            try:
+                view = self.view()
+                at = view.check_position(at)
+                waiting = at.sequence < view.visible
+                for batch in view.scan(at.sequence) if waiting else ():
                     at = view.position(batch.column(0)[-1].as_py() + 1)
                     yield batch, at
+                    seen = None
+            except (NotFoundError, CorruptionError) as error:
+                now = standing(self._files, self.layout)
+                if not _may_pass(error) or now == seen:
+                    raise
+                seen = now
+                self._reload()
+                continue
+            if waiting:
+                idle = 0
             elif timeout_ms is not None and idle >= timeout_ms:
                 return
             else:
                 self.clock.sleep_ms(poll_ms)
                 idle += poll_ms
             self.refresh()
+
+    def _begin(self, start: Position | None) -> Position:
+        view = self.view()
+        return view.check_position(start) if start else view.position(view.base_sequence)
 
     def cursor(self, name: str) -> Cursor:
         """A durable cursor: remembers under a name how far somebody has read."""
@@ -149,6 +186,11 @@ class JournalReader:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def _may_pass(error: HoldfastError) -> bool:
+    """Whether a writer at work can be the reason."""
+    return isinstance(error, CorruptionError) or error.kind == "file_missing"
 
 
 class Cursor:

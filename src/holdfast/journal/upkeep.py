@@ -9,10 +9,11 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
+from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.journal.blob_format import (
     CHECKPOINT_MAGIC,
     HOLD_MAGIC,
@@ -26,7 +27,7 @@ from holdfast.journal.blob_format import (
     unpack_blob,
 )
 from holdfast.journal.index_format import build_index, pack_index
-from holdfast.journal.loading import read_checkpoint
+from holdfast.journal.loading import read_checkpoint, read_meta
 from holdfast.journal.model import Position
 from holdfast.journal.segment_format import FrameDirectory, pack_footer
 from holdfast.journal.segments import SealedSegment, TailSegment
@@ -140,20 +141,34 @@ class HoldStore:
         self._clock = clock
 
     def set(self, name: str, position: Position) -> None:
-        """Hold everything from a position on, under a name; replaces the name's older hold."""
+        """Hold everything from a position on, under a name; replaces the name's older hold.
+
+        Works beside a writer: the hold is taken back, and refused, if the log was truncated past
+        it meanwhile. Truncation reads the holds again before the first file goes.
+        """
         path = self._layout.hold(name)
+        older = self.all().get(name)
         store_position(self._files, path, HOLD_MAGIC, position, self._clock.wall_us())
+        base = read_meta(self._files, self._layout).base_sequence
+        if position.sequence < base:
+            if older is None:
+                self.release(name)
+            else:
+                store_position(self._files, path, HOLD_MAGIC, older, self._clock.wall_us())
+            raise NotFoundError(
+                "the journal was truncated past this position", kind="position_truncated",
+                sequence=position.sequence, first=base, remedy="hold a later position",
+            )  # fmt: skip
 
     def all(self) -> dict[str, Position]:
         """All holds. One that cannot be read stops truncation: it is an error."""
-        names = self._files.entries(self._layout.holds)
-        return {
-            name.removesuffix(".hold"): load_position(
-                self._files, self._layout.holds / name, HOLD_MAGIC
-            )
-            for name in sorted(names)
-            if name.endswith(".hold")
-        }
+        found = {}
+        for name in sorted(self._files.entries(self._layout.holds)):
+            if name.endswith(".hold"):
+                path = self._layout.holds / name
+                with suppress(NotFoundError):  # released since it was listed
+                    found[name.removesuffix(".hold")] = load_position(self._files, path, HOLD_MAGIC)
+        return found
 
     def release(self, name: str) -> None:
         """Let go of a hold."""
@@ -201,12 +216,25 @@ def plan_truncation(view: View, sequence: int, holds: Mapping[str, Position]) ->
     )  # fmt: skip
 
 
-def truncate_log(files: Files, layout: Layout, view: View, plan: TruncateReport) -> JournalMeta:
-    """Execute a plan: new base first, then the files, oldest first."""
-    meta = JournalMeta(
-        view.meta.journal_id, view.meta.created_us, plan.base_sequence, plan.base_hash
-    )
-    files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
+def truncate_log(
+    files: Files,
+    layout: Layout,
+    view: View,
+    plan: TruncateReport,
+    holds: Callable[[], Mapping[str, Position]],
+) -> tuple[JournalMeta, TruncateReport]:
+    """Execute a plan: new base first, then the files, oldest first.
+
+    `holds` is asked again in between: one that came since the plan was made cuts it short.
+    """
+    meta = _write_base(files, layout, view, plan)
+    try:
+        late = plan_truncation(view, plan.requested, holds())
+    except HoldfastError:
+        files.replace(layout.meta, [pack_blob(META_MAGIC, view.meta)])
+        raise
+    if late.base_sequence < plan.base_sequence:
+        plan, meta = late, _write_base(files, layout, view, late)
     reach("journal_truncate.after_meta")
     for number, first in enumerate(plan.segments):
         files.remove(layout.segment(first))
@@ -214,6 +242,14 @@ def truncate_log(files: Files, layout: Layout, view: View, plan: TruncateReport)
         if number == 0:
             reach("journal_truncate.after_first_delete")
     files.sync_directory(layout.segments)
+    return meta, plan
+
+
+def _write_base(files: Files, layout: Layout, view: View, plan: TruncateReport) -> JournalMeta:
+    meta = JournalMeta(
+        view.meta.journal_id, view.meta.created_us, plan.base_sequence, plan.base_hash
+    )
+    files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
     return meta
 
 

@@ -9,13 +9,14 @@ Invariants:
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.journal.blob_format import (
     CURSOR_MAGIC,
     HOLD_MAGIC,
@@ -28,7 +29,15 @@ from holdfast.journal.files import Files
 from holdfast.journal.frame import BadFrameError, Frame, genesis_hash, require
 from holdfast.journal.index_format import build_index, mix_keys, pack_index, unpack_index
 from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.loading import match_checkpoint, read_checkpoint, read_mark, read_meta
+from holdfast.journal.loading import (
+    CHECKPOINT_BYTES_MAX,
+    Standing,
+    match_checkpoint,
+    read_checkpoint,
+    read_mark,
+    read_meta,
+    standing,
+)
 from holdfast.journal.segment_format import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_TRAILER_BYTES,
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 Array = np.ndarray[Any, Any]
+_LOOKS = 20  # at a journal that changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +113,7 @@ class Verifier:
         """Check everything."""
         try:
             meta = read_meta(self.files, self.layout)
+            durable = read_mark(self.files, self.layout, meta.journal_id)  # before what it marks
             entries = self.files.entries(self.layout.segments)
         except HoldfastError as error:
             self.find(error.kind, self.layout.meta, 0, str(error))
@@ -116,7 +127,6 @@ class Verifier:
         sizes = {first: size for first, size in sizes.items() if first >= meta.base_sequence}
         self._segments(meta, sizes)
         self._checkpoint(meta, sizes)
-        durable = read_mark(self.files, self.layout, meta.journal_id)
         if durable > self.report.next_sequence:
             self.find(
                 "durable_lost", self.layout.segments, 0,
@@ -303,7 +313,8 @@ class Verifier:
             try:
                 for name in self.files.entries(directory):
                     if name.endswith(suffix):
-                        load_position(self.files, directory / name, magic)
+                        with suppress(NotFoundError):  # let go since it was listed
+                            load_position(self.files, directory / name, magic)
             except HoldfastError as error:
                 self.find(error.kind, directory, 0, str(error))
 
@@ -334,5 +345,27 @@ def verify_journal(
         deep: Also decode every body, rebuild every look-up index, and look for ids used twice.
         files: The operating system.
         progress: Is told the bytes of every segment that is done.
+
+    A writer may truncate, compact and seal meanwhile: findings count only if the files have stayed
+    as they were, the growth of the last one apart; otherwise everything is looked at again.
     """
-    return Verifier(root, deep=deep, files=files, progress=progress).run()
+    files = files or Files()
+    layout = Layout(Path(root))
+    for _ in range(_LOOKS):
+        before = _settled(files, layout)
+        report = Verifier(root, deep=deep, files=files, progress=progress).run()
+        if report.ok or _settled(files, layout) == before:
+            break
+    return report
+
+
+def _settled(files: Files, layout: Layout) -> Standing | None:
+    """What a writer changes other than by appending to the last segment."""
+    try:
+        meta, segments = standing(files, layout)
+        index = files.read(layout.checkpoint, CHECKPOINT_BYTES_MAX)
+    except NotFoundError:
+        index = b""
+    except HoldfastError:
+        return None
+    return meta, segments[:-1], len(segments), index

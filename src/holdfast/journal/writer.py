@@ -265,10 +265,14 @@ class JournalWriter(CommitQueue):
         with self._exclusive():
             self._core.check_usable()
             view = View(self._core.meta, (*self._core.sealed, self._core.tail), self._core.durable)
-            every = {**self.holds.all(), **(holds or {})}
-            plan = plan_truncation(view, sequence, every)
+
+            def every() -> dict[str, Position]:
+                return {**self.holds.all(), **(holds or {})}
+
+            plan = plan_truncation(view, sequence, every())
             if not dry_run and plan.segments:
-                self._core.meta = truncate_log(self._files, self.layout, view, plan)
+                meta, plan = truncate_log(self._files, self.layout, view, plan, every)
+                self._core.meta = meta
                 kept = [s for s in self._core.sealed if s.first_sequence >= plan.base_sequence]
                 self._core.sealed = kept
         if not dry_run and plan.segments:

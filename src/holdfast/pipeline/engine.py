@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
-from holdfast.errors import HoldfastError, InternalError
+from holdfast.errors import FencedError, HoldfastError, InternalError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId, RandomIds
 from holdfast.pipeline.crowding import Crowding
@@ -123,6 +123,7 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
+        self._merge()
 
     def _restore(self, manifest: Manifest) -> None:
         progress = self._progress
@@ -229,7 +230,11 @@ class Engine:
 
     def _look_ahead(self, after: Mapping[str, Slice]) -> Plan | None:
         slices = self._slices(after)
-        return self._builder.plan(slices) if slices else None
+        if not slices:
+            return None
+        plan = self._builder.plan(slices)
+        self._builder.begin(plan)
+        return plan
 
     def _execute(
         self, plan: Plan, clock: _Stopwatch, *, look_ahead: bool
@@ -244,6 +249,10 @@ class Engine:
             ahead = self._ahead_thread.submit(self._look_ahead, plan.slices)
         try:
             controls = self._typed(lambda: self._builder.run(plan, jobs))
+        except HoldfastError as error:
+            self._let_go(ahead)
+            self._check_not_overtaken(error)
+            raise
         finally:
             clock.lap("job")
             if ahead is not None:
@@ -252,6 +261,20 @@ class Engine:
             self._ahead = self._typed(ahead.result)
             clock.lap("look ahead")
         return controls, waiting, watermark_us
+
+    def _let_go(self, ahead: Future[Plan | None] | None) -> None:
+        """An epoch that fails takes the plan of the next one with it."""
+        plan = ahead.result() if ahead is not None and ahead.exception() is None else None
+        if plan is not None:
+            self._builder.drop(plan)
+
+    def _check_not_overtaken(self, error: HoldfastError) -> None:
+        """Whoever was overtaken may miss files of its own: that is the better explanation."""
+        if self._commit is not None:  # writes to the catalog that is looked at here
+            failed = self._commit.exception()
+            if isinstance(failed, FencedError):
+                raise failed from error
+        self._store.check_alive(error)
 
     def _typed(self, call: Callable[[], _T]) -> _T:
         """Run code of Spark; its errors become Holdfast's."""
@@ -433,23 +456,31 @@ class Engine:
             log.warning("retention failed and will be tried again: %s", report.error)
         return (time.perf_counter() - start) * 1e3
 
-    def wait(self) -> float | None:
-        """Wait for the commit that is under way; its error is raised here."""
+    def wait(self, *, merge: bool = True) -> float | None:
+        """Wait for the commit that is under way; its error is raised here.
+
+        merge: begin the next merge. One that begins with the last commit would only be cancelled.
+        """
         if self._commit is None:
             return None
         commit, self._commit = self._commit, None
         took = commit.result()
-        parent = self._progress.parent
-        if parent is not None:
+        if merge:
             self._merger.collect(self._progress.runs)
-            self._merger.start(self._progress.runs, self._schemas, parent, self._bounds())
+            self._merge()
         return took
 
-    def finish(self) -> None:
-        """Commit what is left and stop."""
+    def _merge(self) -> None:
+        """Begin the next merge that is due: all runs that are listed now are committed."""
+        parent = self._progress.parent
+        if parent is not None:
+            self._merger.start(self._progress.runs, self._schemas, parent, self._bounds())
+
+    def finish(self, *, last: bool = True) -> None:
+        """Commit what is left. last: nothing else follows in this run."""
         if self._waiting is not None and self._waiting.epochs:
             self._hand_over()
-        self.wait()
+        self.wait(merge=not last)
 
     def close(self) -> None:
         """Let go of threads; nothing is committed."""

@@ -30,6 +30,7 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
+from holdfast.pipeline.jvm import ArrowMap, begin_shuffles, is_classic, plan_now
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolve import source_frame, union_frame
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
@@ -83,8 +84,12 @@ class FrameBuilder:
         self._feeding = _feeding(graph, self._direct)
         self.condensing: set[str] = set()
         """Operators whose rows are added up in the JVM first; see `Crowding`."""
-        self.classic = hasattr(spark, "_jsparkSession")
+        self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
+        n = partitions
+        place_text = f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)"
+        self._partition = F.expr(place_text)
+        self._maps: dict[tuple[Any, ...], ArrowMap] = {}
 
     @property
     def wakes(self) -> bool:
@@ -103,8 +108,16 @@ class FrameBuilder:
         if self.classic:
             self._build(plan, {})
             if plan.action is not None:
-                plan.action._jdf.queryExecution().executedPlan()  # noqa: SLF001 - planned ahead
+                plan_now(plan.action)
         return plan
+
+    def begin(self, plan: Plan) -> None:
+        """Let the part of a plan that needs no state run already: reading, and the shuffle.
+
+        Not where the rows are observed on their way: an observation belongs to its action.
+        """
+        if self.classic and plan.action is not None and not plan.observed:
+            begin_shuffles(plan.action)
 
     def run(self, plan: Plan, jobs: Mapping[str, StageJob]) -> list[Control]:
         """Run the one job of an epoch and read the control rows."""
@@ -116,8 +129,8 @@ class FrameBuilder:
             self._send(plan.stages, jobs)
             rows = plan.action.collect()
         finally:
-            for frame in plan.kept:
-                frame.unpersist()
+            self.drop(plan)
+            self._unsend(plan.stages)
         return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
 
     def drop(self, plan: Plan) -> None:
@@ -132,6 +145,12 @@ class FrameBuilder:
         for name in stages:
             context.setLocalProperty(property_name(name), msgspec.json.encode(jobs[name]).decode())
 
+    def _unsend(self, stages: list[str]) -> None:
+        """Later jobs of the user's session carry nothing of ours."""
+        if self.classic:
+            for name in stages:
+                self._spark.sparkContext.setLocalProperty(property_name(name), None)
+
     def _build(self, plan: Plan, jobs: Mapping[str, StageJob]) -> None:
         frames: dict[int, Any] = dict(plan.given)
         controls: list[Any] = []
@@ -144,7 +163,7 @@ class FrameBuilder:
             frame = self._frame(sink.before, plan, frames)
             target = Target(sink.name, self._sink_places[sink.name])
             spec = self._spec(sink.name, None, (target,), jobs, emit=False)
-            controls.append(_staged(frame, spec, _CONTROL_ONLY))
+            controls.append(self._staged(frame, spec, _CONTROL_ONLY))
             plan.stages.append(sink.name)
         for control in controls:
             plan.action = control if plan.action is None else plan.action.union(control)
@@ -176,8 +195,7 @@ class FrameBuilder:
             frame = resolved.condense(frame)
         if resolved.work.timed:
             frame = with_beacons(self._spark, frame, n)
-        place = F.expr(f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)")
-        shuffled = frame.repartitionById(n, place)
+        shuffled = frame.repartitionById(n, self._partition)
         emit = node.name in self._feeding
         targets = tuple(
             Target(sink.name, self._sink_places[sink.name], isinstance(sink.before, LateNode))
@@ -191,13 +209,25 @@ class FrameBuilder:
         spec = self._spec(node.name, resolved, targets, jobs, emit=emit)
         plan.stages.append(node.name)
         if not emit:
-            controls.append(_staged(shuffled, spec, _CONTROL_ONLY))
+            controls.append(self._staged(shuffled, spec, _CONTROL_ONLY))
             return
         schema = spark_schema(resolved.work.output).add(CONTROL, T.BinaryType())
-        kept = _staged(shuffled, spec, schema).persist()
+        kept = self._staged(shuffled, spec, schema).persist()
         plan.kept.append(kept)
         frames[id(node)] = kept.where(F.col(CONTROL).isNull()).drop(CONTROL)
         controls.append(kept.where(F.col(CONTROL).isNotNull()).select(CONTROL))
+
+    def _staged(self, frame: Any, spec: StageSpec, schema: Any) -> Any:
+        """The rows of a frame through a stage; the same stage is sent as the same function."""
+        if spec.job is not None:
+            return ArrowMap(_body(spec), schema)(frame)
+        # Adding up in the JVM changes the columns that come in.
+        sinks = tuple(target.sink for target in spec.targets)
+        key = (spec.name, spec.emit, sinks, spec.name in self.condensing)
+        made = self._maps.get(key)
+        if made is None:
+            made = self._maps[key] = ArrowMap(_body(spec), schema)
+        return made(frame)
 
     def _spec(
         self, name: str, resolved: Resolved | None, targets: tuple[Target, ...],
@@ -241,11 +271,11 @@ class FrameBuilder:
         return made
 
 
-def _staged(frame: Any, spec: StageSpec, schema: Any) -> Any:
+def _body(spec: StageSpec) -> Any:
     def body(batches: Any) -> Any:
         return run_stage(spec, batches)
 
-    return frame.mapInArrow(body, schema)
+    return body
 
 
 def _feeding(graph: Graph, direct: set[str]) -> set[str]:

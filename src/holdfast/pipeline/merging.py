@@ -1,7 +1,9 @@
 """Merging runs beside the epochs, never inside one.
 
 Invariants:
-- At most one merge at a time; epochs never wait for it.
+- At most one merge at a time. Epochs do not wait for it, unless a partition has so many layers that
+  looking into all of them would cost more than waiting: short runs, one after the other, must not
+  leave the merging to each other for ever.
 - A merged run is durable before it is listed; until then the old runs are.
 - A merge that fails or is cancelled changes nothing but the space it leaves to the next clean-up.
 """
@@ -20,15 +22,18 @@ from holdfast.state import (
     RunInfo,
     RunTarget,
     TraceSchema,
+    partition_range,
     plan_merge,
     replace,
     run_merge,
 )
+from holdfast.state.partition import layers, segments
 
 
 @dataclass
 class _Running:
     trace: str
+    partition: int
     merge: BackgroundMerge
 
 
@@ -70,9 +75,9 @@ class Merger:
         self.error: BaseException | None = None
 
     def collect(self, runs: dict[str, list[RunInfo]]) -> None:
-        """Put a finished merge into its list."""
+        """Put a finished merge into its list; wait for one that is overdue."""
         running = self._running
-        if running is None or not running.merge.done:
+        if running is None or not (running.merge.done or self._overdue(runs, running)):
             return
         self._running = None
         try:
@@ -83,6 +88,10 @@ class Merger:
         if merged is not None:
             runs[running.trace] = replace(runs[running.trace], merged)
             self.merges += 1
+
+    def _overdue(self, runs: Mapping[str, list[RunInfo]], running: _Running) -> bool:
+        within = partition_range(running.partition, self._partitions)
+        return len(layers(segments(runs[running.trace], within))) > self._policy.runs_max
 
     def start(
         self,
@@ -105,7 +114,7 @@ class Merger:
                     epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
                 )  # fmt: skip
                 work = _Work(self._place, plan, schema, target, bounds_us.get(trace))
-                self._running = _Running(trace, BackgroundMerge(work))
+                self._running = _Running(trace, partition, BackgroundMerge(work))
                 return
 
     def stop(self) -> None:

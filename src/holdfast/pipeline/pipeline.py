@@ -241,7 +241,7 @@ class Pipeline:
             if engine.step(last=epochs is not None and done + 1 == epochs) is not None:
                 done += 1
             elif forever:
-                engine.finish()
+                engine.finish(last=False)
                 time.sleep(poll_ms / 1_000)
             else:
                 return

@@ -20,6 +20,12 @@ _STATIC = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
+# Every epoch is planned anew, by more code than a small machine compiles in minutes. Methods wait
+# four times longer for the optimising compiler, which leaves the cores to the epochs; loops don't.
+_COMPILE_LATER = (
+    "-XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=4000"
+    " -XX:Tier4CompileThreshold=40000"
+)
 
 
 def open_session(
@@ -47,8 +53,11 @@ def open_session(
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             # Workers must be the Python that has Holdfast, not whatever PATH finds first.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings = {**_STATIC, **RUNTIME}
+        if (master or "local").startswith("local"):
+            settings["spark.driver.extraJavaOptions"] = _COMPILE_LATER
         builder = builder.master(master or "local[*]")
-        for key, value in {**_STATIC, **RUNTIME, **(config or {})}.items():
+        for key, value in {**settings, **(config or {})}.items():
             builder = builder.config(key, value)
     return builder.getOrCreate()
 

@@ -39,6 +39,7 @@ from holdfast.storage.local_errors import (
     missing_root,
     same_file,
     symlink_refused,
+    temporary_lost,
     translate,
     unsynced,
 )
@@ -234,11 +235,7 @@ class LocalStorage:
             if named:
                 break
         else:
-            raise StorageError(
-                "temporary files vanish as soon as they are written", kind="temporary_lost",
-                path=path, took_effect=False, retryable=True,
-                remedy="find out who deletes them; only a clean-up of Holdfast should",
-            )  # fmt: skip
+            raise temporary_lost(path)
         try:
             self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
@@ -275,13 +272,22 @@ class LocalStorage:
             before = 0
         except OSError as error:
             raise translate(error, path, took_effect=False) from error
-        temporary = self._write_temporary(target, path, data, durable=durable)
+        for _ in range(_TEMPORARIES):
+            temporary = self._write_temporary(target, path, data, durable=durable)
+            try:
+                self._disk.rename(temporary, target)
+                break
+            except FileNotFoundError:
+                continue  # another process's clean-up took it before it had its name
+            except OSError as error:
+                self._discard(temporary)
+                raise unsynced(error, path) from error
+        else:
+            raise temporary_lost(path)
         try:
-            self._disk.rename(temporary, target)
             if durable:
                 self._disk.sync_dir(os.path.dirname(target))
         except OSError as error:
-            self._discard(temporary)
             raise unsynced(error, path) from error
         self._count(len(data) - before)
 
@@ -437,8 +443,8 @@ class LocalStorage:
     def _open_new(self, target: str, *, durable: bool) -> int:
         """Create a file and the directories that lead to it."""
         for _ in range(_TEMPORARIES):
-            self._make_dirs(os.path.dirname(target), durable=durable)
             try:
+                self._make_dirs(os.path.dirname(target), durable=durable)
                 return self._disk.open_new(target)
             except FileNotFoundError:
                 continue  # another process's clean-up has just removed the empty directory

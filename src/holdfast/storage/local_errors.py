@@ -106,3 +106,12 @@ def translate(error: OSError, path: str, *, took_effect: bool | None) -> Holdfas
         retryable=retryable,
         took_effect=took_effect,
     )
+
+
+def temporary_lost(path: str) -> StorageError:
+    """Says that somebody deletes what is being written."""
+    return StorageError(
+        "temporary files vanish as soon as they are written", kind="temporary_lost",
+        path=path, took_effect=False, retryable=True,
+        remedy="find out who deletes them; only a clean-up of Holdfast should",
+    )  # fmt: skip

@@ -443,3 +443,26 @@ def test_the_local_file_is_the_object(storage):
     path = storage.local_path("p/a")
     assert isinstance(path, Path)
     assert path.read_bytes() == b"abc"
+
+
+def test_a_replacement_survives_another_clean_up(tmp_path):
+    """A temporary name that another process's clean-up takes is written again."""
+
+    class Swept(Disk):
+        sweeps = 2
+
+        def rename(self, source, target):
+            if self.sweeps:
+                self.sweeps -= 1
+                os.unlink(source)
+            super().rename(source, target)
+
+    disk = Swept()
+    storage = LocalStorage(tmp_path / "root", disk=disk)
+    storage.put("p/a", b"new")
+    assert (disk.sweeps, storage.get("p/a")) == (0, b"new")
+    disk.sweeps = 1_000
+    with pytest.raises(StorageError) as caught:
+        storage.put("p/a", b"newer")
+    assert caught.value.kind == "temporary_lost"
+    assert storage.get("p/a") == b"new"

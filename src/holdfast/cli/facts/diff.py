@@ -38,7 +38,8 @@ def diff_places(
     left, right = place.reader.manifest(before), place.reader.manifest(after)
     rows = None
     if operator is not None:
-        rows = _row_changes(place, left, right, operator, limit, to)
+        with place.reader.reading(left.checkpoint, right.checkpoint):
+            rows = _row_changes(place, left, right, operator, limit, to)
     return Difference(
         root=place.root,
         pipeline=place.pipeline,

@@ -36,6 +36,8 @@ from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId
 from holdfast.storage.api import Storage
 
+_LOOKS = 5  # at a store that changes meanwhile
+
 
 def list_root(storage: Storage, root: str) -> Pipelines:
     """All pipelines of a root."""
@@ -66,7 +68,18 @@ def _broken(name: str, error: HoldfastError) -> PipelineRow:
 
 
 def list_checkpoints(place: Place, now_us: int, limit: int | None = None) -> Listing:
-    """The newest checkpoints of a pipeline, all of them without a limit."""
+    """The newest checkpoints of a pipeline, all of them without a limit.
+
+    What the pipeline gives up while it is listed is neither there nor damaged: one looks again.
+    """
+    for _ in range(_LOOKS):
+        listing, gone = _list_once(place, now_us, limit)
+        if not gone:
+            break
+    return listing
+
+
+def _list_once(place: Place, now_us: int, limit: int | None) -> tuple[Listing, set[CheckpointId]]:
     reader = place.reader
     header = reader.header()
     state = reader.catalog()
@@ -76,8 +89,12 @@ def list_checkpoints(place: Place, now_us: int, limit: int | None = None) -> Lis
     outcomes = _outcomes(reader, shown)
     sizes, files = footprints_of(reader, live, newest=len(shown))
     broken = _missing_files(reader, files)
+    suspects = {*broken, *(size.checkpoint for size in sizes if not size.readable)}
+    gone = reader.retired(suspects) if suspects else set()
     rows = []
     for summary, size in zip(shown, sizes, strict=True):
+        if summary.checkpoint in gone:
+            continue
         problem = broken.get(summary.checkpoint, "")
         health: Health = "damaged" if problem or not size.readable else "ok"
         rows.append(
@@ -101,14 +118,15 @@ def list_checkpoints(place: Place, now_us: int, limit: int | None = None) -> Lis
                 problem=problem or ("" if size.readable else "manifest is missing or damaged"),
             )
         )
-    return Listing(
+    listing = Listing(
         root=place.root,
         pipeline=place.pipeline,
         lineage=header.lineage,
-        total=len(live),
+        total=len(live) - len(gone),
         checkpoints=rows,
         findings=[*state.damage, *outcomes.damage, *findings],
     )
+    return listing, gone
 
 
 def _pins(reader: StoreReader) -> tuple[Sequence[Pin], list[Finding]]:

@@ -63,6 +63,7 @@ def query_state(
         return _small(place, summary, manifest, operator)
     query = _query(where, sql)
     with (
+        place.reader.reading(summary.checkpoint),
         rows_of(place, manifest, operator) as found,  # first: it reads while DuckDB is loaded
         database() as db,
         found.as_table(db),

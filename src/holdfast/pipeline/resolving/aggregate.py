@@ -14,6 +14,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import check_columns
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.fold import (
     CountFold,
@@ -62,7 +63,8 @@ def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
     condense = _condense(node, folds, changes=changes)
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts), condense, tuple(texts))
+    select = Selection(*texts)
+    return Resolved(node, work, lambda inputs: select(inputs[0]), condense, tuple(texts))
 
 
 def _condense(

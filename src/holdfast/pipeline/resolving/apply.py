@@ -11,6 +11,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import check_columns
 from holdfast.pipeline.declare.apply import APPLY_WEIGHT, ApplyDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.apply import ApplyWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
@@ -49,7 +50,8 @@ def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         texts.append(WEIGHT)
     elif work.timed:  # beacons of weight zero must be told from rows
         texts.append(f"1L AS {WEIGHT}")
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*texts))
+    select = Selection(*texts)
+    return Resolved(node, work, lambda inputs: select(inputs[0]))
 
 
 def _schema(df: Any, text: str, node: OperatorNode) -> Any:

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.declare.joins import JoinSpec, join_columns
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.join import LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.pipeline.operators.pairs import Reach
 from holdfast.pipeline.operators.work import HASH, SIDE
@@ -240,16 +241,21 @@ class _Prepare:
             self._texts.append(texts)
             self._where.append(None if shown else " AND ".join(given))
         self._weighted = weighted
+        self._parts: list[Selection] = []
 
     def __call__(self, frames: Sequence[Any]) -> Any:
+        if not self._parts:
+            self._parts = [self._part(*side) for side in zip(frames, self._texts, strict=True)]
         done = None
-        for df, texts, where in zip(frames, self._texts, self._where, strict=True):
-            more = []
-            if self._weighted:
-                more = [WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}"]
-            part = (df if where is None else df.where(where)).selectExpr(*texts, *more)
+        for df, select, where in zip(frames, self._parts, self._where, strict=True):
+            part = select(df if where is None else df.where(where))
             done = part if done is None else done.unionByName(part)
         return done
+
+    def _part(self, df: Any, texts: Sequence[str]) -> Selection:
+        if not self._weighted:
+            return Selection(*texts)
+        return Selection(*texts, WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
 
 
 def _hashable(side: _Input) -> list[str]:

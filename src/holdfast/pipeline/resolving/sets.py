@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.sets import SetWork
 from holdfast.pipeline.operators.work import HASH, SIDE
 from holdfast.pipeline.resolving.common import (
@@ -26,13 +27,17 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     check_same_names(names, others, node.name)
     weighted = any(WEIGHT in df.columns for df in frames)
 
+    parts = []
+    for number, df in enumerate(frames):
+        more = [f"{number} AS {SIDE}"]
+        if weighted:
+            more.append(WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
+        parts.append(Selection(*(f"`{name}`" for name in names), *more))
+
     def sides(inputs: Sequence[Any]) -> Any:
         done = None
-        for number, df in enumerate(inputs):
-            more = [f"{number} AS {SIDE}"]
-            if weighted:
-                more.append(WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
-            part = df.selectExpr(*(f"`{name}`" for name in names), *more)
+        for select, df in zip(parts, inputs, strict=True):
+            part = select(df)
             done = part if done is None else done.unionByName(part)
         return done
 
@@ -40,9 +45,6 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     row = pa.schema([pa.field(f.name, nullable_type(f.type)) for f in keys])
     more = [SIDE, *([WEIGHT] if weighted else [])]
 
-    def prepare(inputs: Sequence[Any]) -> Any:
-        return sides(inputs).selectExpr(
-            f"{hash_text(names)} AS {HASH}", *(f"`{name}`" for name in names), *more
-        )
-
-    return Resolved(node, SetWork(node.name, row, node.detail, node.changes), prepare)
+    select = Selection(f"{hash_text(names)} AS {HASH}", *(f"`{name}`" for name in names), *more)
+    work = SetWork(node.name, row, node.detail, node.changes)
+    return Resolved(node, work, lambda inputs: select(sides(inputs)))

@@ -14,6 +14,7 @@ from holdfast.pipeline.columns import check_columns
 from holdfast.pipeline.declare.terms import Term
 from holdfast.pipeline.declare.top import TopDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.top import TopWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
@@ -56,7 +57,8 @@ def resolve_top(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         changes,
     )  # fmt: skip
     _ = work.traces
-    return Resolved(node, work, lambda inputs: inputs[0].selectExpr(*head, *texts, *extra, *weight))
+    select = Selection(*head, *texts, *extra, *weight)
+    return Resolved(node, work, lambda inputs: select(inputs[0]))
 
 
 def check_ordered(node: OperatorNode, field: Any, *, required: bool) -> None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.graph import WEIGHT, DedupeBound, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
@@ -21,12 +22,9 @@ def resolve_distinct(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     row = key_schema(node, df, names)
     weight = [WEIGHT] if node.changes else []
 
-    def prepare(inputs: Sequence[Any]) -> Any:
-        return inputs[0].selectExpr(
-            f"{hash_text(names)} AS {HASH}", *(f"`{n}`" for n in names), *weight
-        )
-
-    return Resolved(node, DistinctWork(node.name, row, node.changes), prepare)
+    select = Selection(f"{hash_text(names)} AS {HASH}", *(f"`{n}`" for n in names), *weight)
+    work = DistinctWork(node.name, row, node.changes)
+    return Resolved(node, work, lambda inputs: select(inputs[0]))
 
 
 def resolve_dedupe(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
@@ -41,11 +39,6 @@ def resolve_dedupe(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
             "the event time must be a timestamp", kind="invalid_time_column",
             operator=node.name, column=time, type=str(row.field(time).type),
         )  # fmt: skip
-    names = tuple(df.columns)
-
-    def prepare(inputs: Sequence[Any]) -> Any:
-        return inputs[0].selectExpr(f"{hash_text(node.keys)} AS {HASH}", *(f"`{n}`" for n in names))
-
-    return Resolved(
-        node, DedupeWork(node.name, keys, row, time, bound.within_us if bound else 0), prepare
-    )
+    select = Selection(f"{hash_text(node.keys)} AS {HASH}", *(f"`{n}`" for n in df.columns))
+    work = DedupeWork(node.name, keys, row, time, bound.within_us if bound else 0)
+    return Resolved(node, work, lambda inputs: select(inputs[0]))

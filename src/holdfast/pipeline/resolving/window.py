@@ -12,6 +12,7 @@ from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 from holdfast.errors import InvalidInputError, invariant
 from holdfast.pipeline.declare.windows import WindowDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.session import ALL, SessionWork
 from holdfast.pipeline.operators.window import AT, ROW, WindowWork
@@ -55,9 +56,11 @@ def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     if session and not node.keys:
         wanted.append(f"cast(0 AS tinyint) AS {ALL}")
 
+    with_places, select = Selection("*", *blank), Selection(*wanted)
+    timed = f"({detail.window.time}) IS NOT NULL"
+
     def prepare(inputs: Sequence[Any]) -> Any:
-        given = inputs[0].where(f"({detail.window.time}) IS NOT NULL")
-        return given.selectExpr("*", *blank).selectExpr(*wanted)
+        return select(with_places(inputs[0].where(timed)))
 
     return Resolved(node, _work(node, detail, inner, row, shape, texts), prepare)
 

@@ -117,6 +117,7 @@ class FilesReader:
         self._log: str | None = None
         self._waiting: list[Entry] = []
         self._bytes_done = 0
+        self._reader: tuple[Any, Any] | None = None
 
     # Positions
 
@@ -218,10 +219,13 @@ class FilesReader:
         else:
             base = self._storage.url
         paths = [f"{base.rstrip('/')}/{entry.path}" for entry in piece.detail]
-        reader = spark.read.schema(self._source.schema_text).options(**self._source.options)
-        if self._source.format != "parquet":
-            reader = reader.options(**{"mode": "FAILFAST", **self._source.options})
-        return reader.format(self._source.format).load(paths)
+        if self._reader is None or self._reader[0] is not spark:
+            options = self._source.options
+            if self._source.format != "parquet":
+                options = {"mode": "FAILFAST", **options}
+            reader = spark.read.schema(self._source.schema_text).options(**options)
+            self._reader = spark, reader.format(self._source.format)
+        return self._reader[1].load(paths[0] if len(paths) == 1 else paths)
 
     def advance(self, piece: Slice) -> None:
         """These files were read."""

@@ -1,0 +1,33 @@
+"""Merges happen beside the epochs, and happen."""
+
+from __future__ import annotations
+
+from pipeline_world import write_rows
+
+import holdfast as hf
+from holdfast.pipeline import merging
+from holdfast.state import MergePolicy, runs_of
+from holdfast.state.partition import layers, segments
+
+RUNS_MAX = 3
+SHORT_RUNS = 8
+
+
+def test_short_runs_do_not_leave_the_merging_to_each_other(spark, tmp_path, monkeypatch) -> None:
+    """A pipeline that is started for one epoch at a time keeps as few layers as one that runs on."""
+    policy = MergePolicy(fanout=3, runs_max=RUNS_MAX)
+    monkeypatch.setattr(merging, "MergePolicy", lambda: policy)
+    most = 0
+    for number in range(SHORT_RUNS):
+        write_rows(tmp_path / "in", number, [(f"k{number % 4}", 1, 1.0, 1)])
+        pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
+        files = hf.sources.Files(
+            str(tmp_path / "in"), schema="k string, x long, f double, w long", files_max=1
+        )
+        pipe.source("in", files).group_by("k").agg(n=hf.count(), name="t")
+        pipe.run(epochs=1)
+        manifest = pipe.reader().manifest("latest")
+        most = max(most, len(layers(segments(runs_of(manifest, "t")))))
+    assert most <= RUNS_MAX + 1
+    counts = {row["k"]: row["n"] for row in pipe.view("t").dataframe(spark).collect()}
+    assert counts == {f"k{key}": SHORT_RUNS // 4 for key in range(4)}
