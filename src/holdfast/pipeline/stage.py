@@ -225,7 +225,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
         changes, late = result.changes, result.late
         counters |= result.counters
     count = changes.num_rows if changes is not None else 0
-    counters["changes"] = count
+    counters.setdefault("changes", count)
     staged = []
     for target in spec.targets:
         table = late if target.late else changes
@@ -260,7 +260,8 @@ def _work(
             job.runs.get(name, ()), source, schema, partition=partition,
             partitions=spec.partitions, time_bound_us=bounds.get(name),
         )  # fmt: skip
-    context = EpochContext(job.epoch, job.watermark_us, job.settled_us)
+    wanted = spec.emit or any(not target.late for target in spec.targets)
+    context = EpochContext(job.epoch, job.watermark_us, job.settled_us, wanted)
     result = work.process(rows, opened, context)
     runs = []
     for name, update in result.updates.items():

@@ -52,14 +52,17 @@ def observe(node: SourceNode, frame: Any) -> tuple[Any, Observed]:
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
     times = f"unix_micros(cast(`{node.event_time}` AS timestamp))"
-    limit = "9223372036854775807L"
+    inside, beyond = "true", "false"
     if node.future_us is not None:
-        limit = f"{_clock.wall_us() + node.future_us}L"
+        # Spark writes numbers into the code that it generates, and would compile new code for each
+        # new limit; a struct is handed to the code beside it.
+        limit = f"named_struct('us', {_clock.wall_us() + node.future_us}L)"
+        inside, beyond = (f"named_struct('us', {times}) {sign} {limit}" for sign in ("<=", ">"))
     watched = Observation()
     seen = frame.observe(
         watched,
-        F.expr(f"max(CASE WHEN {times} <= {limit} THEN {times} END)").alias("newest_us"),
-        F.expr(f"count_if({times} > {limit})").alias("future"),
+        F.expr(f"max(CASE WHEN {inside} THEN {times} END)").alias("newest_us"),
+        F.expr(f"count_if({beyond})").alias("future"),
     )
     return seen, Observed(watched)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state.columns import numbers
 from holdfast.state.lookup import Probe, newest_rows
 from holdfast.state.rows import (
     combine_bag,
@@ -36,25 +37,38 @@ if TYPE_CHECKING:
 
 
 def due_rows(
-    views: Sequence[RunView], schema: TraceSchema, low_us: int | None, high_us: int
+    views: Sequence[RunView],
+    schema: TraceSchema,
+    low_us: int | None,
+    high_us: int,
+    names: Sequence[str],
 ) -> Any:
-    """Live stored rows with a time from `low_us` to before `high_us`, in hash order."""
-    if low_us is not None and low_us >= high_us:
-        return empty_batch(schema.stored)
-    found = [rows for view in views for rows in _candidates(view, low_us, high_us)]
+    """These stored columns of live rows with a time from `low_us` to before `high_us`.
+
+    In hash order. Of a latest trace only the keys of candidates are read, and of the rows that
+    are due only the columns that are asked for.
+    """
+    bag = schema.kind is TraceKind.BAG
+    read = schema.stored
+    if not bag:
+        read = pa.schema([read.field(i) for i in (0, *schema.key_indices)])
+    found: list[Any] = []
+    if low_us is None or low_us < high_us:
+        found = [rows for view in views for rows in _candidates(view, low_us, high_us, read.names)]
     if not found:
-        return empty_batch(schema.stored)
-    rows = join_batches([piece.replace_schema_metadata(None) for piece in found], schema.stored)
-    hashes = rows.column(0).to_numpy()
-    groups = group_rows(hashes, [rows.column(i) for i in schema.identity_indices])
-    if schema.kind is TraceKind.BAG:
+        return empty_batch(schema.stored).select(list(names))
+    rows = join_batches([piece.replace_schema_metadata(None) for piece in found], read)
+    hashes = numbers(rows.column(0))
+    columns = [rows.column(schema.stored.field(i).name) for i in schema.identity_indices]
+    groups = group_rows(hashes, columns)
+    if bag:
         # The time is a part of what makes a bag's row itself, so all its weights are here.
-        return combine_bag(rows, groups)
-    return _current(views, schema, combine_latest(rows, groups), low_us, high_us)
+        return combine_bag(rows, groups).select(list(names))
+    return _current(views, schema, combine_latest(rows, groups), low_us, high_us, names)
 
 
-def _candidates(view: RunView, low_us: int | None, high_us: int) -> list[Any]:
-    """Stored rows of one view with a time in the range, current or not, batch by batch."""
+def _candidates(view: RunView, low_us: int | None, high_us: int, names: Sequence[str]) -> list[Any]:
+    """Stored columns of rows of one view with a time in the range, current or not, by batch."""
     run, info = view.run, view.run.info
     if info.time_min_us is not None and info.time_min_us >= high_us:
         return []
@@ -67,24 +81,30 @@ def _candidates(view: RunView, low_us: int | None, high_us: int) -> list[Any]:
     picked = np.sort(picked[(picked >= start) & (picked < stop)])
     cuts = np.searchsorted(picked, run.batch_starts)
     return [
-        take(run.batch(n), picked[cuts[n] : cuts[n + 1]] - run.batch_starts[n])
+        take(run.batch(n).select(names), picked[cuts[n] : cuts[n + 1]] - run.batch_starts[n])
         for n in np.flatnonzero(cuts[1:] > cuts[:-1]).tolist()
     ]
 
 
 def _current(
-    views: Sequence[RunView], schema: TraceSchema, rows: Any, low_us: int | None, high_us: int
+    views: Sequence[RunView],
+    schema: TraceSchema,
+    keys: Any,
+    low_us: int | None,
+    high_us: int,
+    names: Sequence[str],
 ) -> Any:
-    """Of the keys of some rows, those whose newest version is alive and in the range."""
-    hashes = rows.column(0).to_numpy()
-    probe = Probe(hashes, [rows.column(i) for i in schema.key_indices])
-    hits = newest_rows(views, probe, range(len(schema.stored)))
-    order = np.argsort(hits.positions, kind="stable")
-    newest = take(hits.rows, order)
+    """Of some keys, given with their hashes, those whose newest version is alive and in range."""
+    probe = Probe(numbers(keys.column(0)), keys.columns[1:])
+    needed = {schema.marker, schema.time_column, *names}
+    wanted = [i for i, name in enumerate(schema.stored.names) if name in needed]
+    hits = newest_rows(views, probe, wanted)
+    newest = take(hits.rows, np.argsort(hits.positions, kind="stable"))
     times = schema.times_us(newest)
     given = times.is_valid().to_numpy(zero_copy_only=False)
-    micros = times.fill_null(0).to_numpy(zero_copy_only=False)
-    live = given & (micros < high_us) & ~newest.column(1).to_numpy(zero_copy_only=False)
+    micros = numbers(times.fill_null(0))
+    live = given & (micros < high_us) & ~numbers(newest.column(schema.marker))
     if low_us is not None:
         live &= micros >= low_us
+    newest = newest.select(list(names))
     return newest if live.all() else newest.filter(pa.array(live))

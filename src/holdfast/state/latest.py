@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state.columns import numbers
 from holdfast.state.lookup import Probe, newest_rows
-from holdfast.state.rows import combine_latest, empty_batch, group_rows, take
+from holdfast.state.rows import ascends, combine_latest, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import TracePartition
 
@@ -44,14 +45,17 @@ class LatestPartition(TracePartition):
             empty = [pa.nulls(size, field.type) for field in nullable]
             return LatestAnswer(found, _batch(empty, nullable, size))
         probe = Probe(hashes, columns)
-        wanted = [1, *self.schema.value_indices]
-        if self.schema.time_column in self.schema.keys.names:
-            wanted.append(self.schema.stored.get_field_index(self.schema.time_column))
-        hits = newest_rows(self._views, probe, wanted)
-        live = ~hits.rows.column(0).to_numpy(zero_copy_only=False)
-        behind = self.schema.behind(hits.rows, self.time_bound_us)
-        if behind is not None:
-            live &= ~behind
+        hits = newest_rows(self._views, probe, [1, *self.schema.value_indices])
+        live = ~numbers(hits.rows.column(0))
+        if self.schema.time_is_key:  # then a probe has the time of the row that answers it
+            asked = pa.RecordBatch.from_arrays(probe.columns, schema=self.schema.keys)
+            behind = self.schema.behind(asked, self.time_bound_us)
+            if behind is not None:
+                live &= ~behind[hits.positions]
+        else:
+            behind = self.schema.behind(hits.rows, self.time_bound_us)
+            if behind is not None:
+                live &= ~behind
         positions = hits.positions[live]
         places = probe.order[positions]
         index = np.zeros(size, np.int64)
@@ -65,8 +69,10 @@ class LatestPartition(TracePartition):
         if not rows.num_rows:
             return empty_batch(rows.schema)
         hashes = rows.column(0).to_numpy()
-        groups = group_rows(hashes, [rows.column(i) for i in self.schema.key_indices])
-        newest = combine_latest(rows, groups)
+        newest = rows
+        if not ascends(hashes, strictly=True):
+            groups = group_rows(hashes, [rows.column(i) for i in self.schema.key_indices])
+            newest = combine_latest(rows, groups)
         if not self._fresh:
             return newest
         deleted = newest.column(1).to_numpy(zero_copy_only=False)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.keys import rows_equal
-from holdfast.state.rows import empty_batch, hash_order, join_batches
+from holdfast.state.rows import ascends, empty_batch, hash_order, join_batches
 from holdfast.state.view import PAIRS_MAX
 
 if TYPE_CHECKING:
@@ -29,7 +29,11 @@ class Probe:
     """Keys to look up, in hash order; `order` leads back to the caller's rows."""
 
     def __init__(self, hashes: np.ndarray, columns: Sequence[Any]) -> None:
-        """Sort once."""
+        """Sort once; operators give keys in the order of their groups, which is that of hashes."""
+        if ascends(hashes):
+            self.order, self.hashes = np.arange(len(hashes)), hashes
+            self.columns = list(columns)
+            return
         self.order = hash_order(hashes)
         self.hashes = hashes[self.order]
         index = pa.array(self.order)

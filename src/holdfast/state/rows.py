@@ -92,6 +92,12 @@ class Groups:
         return np.add.reduceat(weights[self.order], self.starts)
 
 
+def ascends(hashes: np.ndarray, *, strictly: bool = False) -> bool:
+    """Whether hashes are in order already, and with `strictly` also without repeats."""
+    later, earlier = hashes[1:], hashes[:-1]
+    return bool((later > earlier).all() if strictly else (later >= earlier).all())
+
+
 def hash_order(hashes: np.ndarray) -> np.ndarray:
     """The stable order by hash.
 

@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.state.cache import map_file
 from holdfast.state.columns import numbers
 from holdfast.state.info import RunInfo, object_path
+from holdfast.state.rows import number_order
 from holdfast.state.run import (
     HEADER_KEY,
     RUN_FORMAT,
@@ -390,7 +391,10 @@ class RunFile:
             times.append(column.drop_null().to_numpy())
             rows.append(given + self.batch_starts[number])
         micros = np.concatenate(times)
-        order = np.argsort(micros, kind="stable")
+        if not len(micros):
+            return micros, micros
+        # Unsigned, since the first and the last time may lie further apart than 63 bits.
+        order = number_order(micros.view(np.uint64) - micros.min().view(np.uint64))
         return micros[order], np.concatenate(rows)[order]
 
     def _read_batch(self, number: int) -> Any:

@@ -79,11 +79,12 @@ class TracePartition:
         views = views_of(found, source, schema)
         return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
 
-    def due(self, low_us: int | None, high_us: int) -> Any:
+    def due(self, low_us: int | None, high_us: int, columns: Sequence[str] | None = None) -> Any:
         """Live rows with an event time from `low_us` to before `high_us`; None: from the beginning.
 
         One batch of hash, keys and values (and the weight of a bag), in hash order. The cost
-        follows what is due: each run keeps an index by time for as long as it is open.
+        follows what is due: each run keeps an index by time for as long as it is open. Whoever
+        needs only some `columns` says so, and gets them in the order of the trace.
         """
         if self.schema.time_column is None:
             raise InvalidInputError(
@@ -92,9 +93,11 @@ class TracePartition:
                 remedy="give the trace a time_column",
             )
         low = max((b for b in (low_us, self.time_bound_us) if b is not None), default=None)
-        rows = due_rows(self._views, self.schema, low, high_us)
         gone = [] if self.kind is TraceKind.BAG else [self.schema.marker]
-        return rows.select([name for name in self.schema.stored.names if name not in gone])
+        names = [name for name in self.schema.stored.names if name not in gone]
+        if columns is not None:
+            names = [name for name in names if name in columns]
+        return due_rows(self._views, self.schema, low, high_us, names)
 
     def apply(
         self,

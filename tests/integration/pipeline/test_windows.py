@@ -274,6 +274,21 @@ def test_one_job_an_epoch_and_times_observed_through_a_diamond(spark, tmp_path) 
     assert visits == 3 * 6
 
 
+def test_an_epoch_compiles_no_new_code(spark, tmp_path) -> None:
+    """What moves with the clock is no part of the generated code, so the JVM stays warm."""
+    metric = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME
+    history = History(tmp_path / "in", 1)
+    for _ in range(6):
+        history.random(10)
+    pipe, rows = declared(tmp_path, spark)
+    slides = rows.group_by("k", hf.sliding("at", "30 seconds", "12 seconds"))
+    slides.agg(**AGGREGATES, name="slides")
+    compiled: list[int] = []
+    pipe.run(on_epoch=lambda report: compiled.append(metric().getCount()))
+    assert len(compiled) == 6
+    assert compiled[2:] == [compiled[-1]] * 4, compiled
+
+
 def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> None:
     """With constant live data the state of the newest checkpoint does not grow with the past."""
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)

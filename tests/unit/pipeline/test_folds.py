@@ -17,14 +17,17 @@ from work_harness import Harness
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.fold import (
+    Batch,
     CountFold,
     DistinctFold,
     ExtremeFold,
     SpreadFold,
     SumFold,
+    best,
 )
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.pipeline.operators.work import HASH, WEIGHT, group_numbers
+from holdfast.state.rows import group_rows
 
 KEYS = pa.schema([("k", pa.string())])
 
@@ -251,6 +254,27 @@ def test_min_and_max_take_every_type_that_has_an_order(kind, changes) -> None:
     assert step(high) == (low, high)
     if changes:
         assert step(low, -1) == (high, high)
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us", tz="UTC"), pa.int32()])
+@pytest.mark.parametrize("largest", [False, True])
+@given(rows=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=20))
+@settings(max_examples=20)
+def test_extremes_of_plain_numbers_are_those_of_their_groups(kind, largest, rows) -> None:
+    """Whether by numpy or by Arrow, each group shows its own smallest or largest value."""
+    hashes = np.array([key for key, _ in rows], np.uint64)
+    groups = group_rows(hashes, [pa.array(hashes)])
+    column = pa.array([None, *(x for _, x in rows)], pa.int32()).cast(pa.int64()).cast(kind)[1:]
+    batch = Batch(
+        None, groups, group_numbers(groups, len(rows)), np.ones(len(rows), np.int64), changes=False
+    )
+    found = best(batch, column, largest=largest)
+    assert found.type == kind
+    values: dict[int, list[int]] = defaultdict(list)
+    for key, x in rows:
+        values[key].append(x)
+    expected = [(max if largest else min)(values[key]) for key in sorted(values)]
+    assert found.cast(pa.int64()).to_pylist() == expected
 
 
 def test_an_update_that_changes_nothing_gives_no_changes() -> None:

@@ -191,6 +191,24 @@ def test_windows_are_those_of_the_model(closing, history, shape, offset, latenes
         settled = mark
 
 
+@pytest.mark.parametrize("closing", [False, True])
+@given(history=HISTORY)
+@settings(max_examples=1_000 if SOAK else 15)
+def test_changes_that_nobody_takes_are_counted_and_the_state_is_the_same(closing, history):
+    """Without a taker the same is stored and counted; only the changes may be left out."""
+    work = WindowWork("t", inner(), 2, closing, None, 10, 4, 0)
+    taken, left = Harness(work), Harness(work, wanted=False)
+    for batch, mark in possible(history):
+        expected = taken.step(batch_of(batch), mark)
+        found = left.step(batch_of(batch), mark)
+        assert found.counters == expected.counters
+        assert expected.counters.get("changes", 0) == expected.changes.num_rows
+        assert found.changes is None or found.changes.equals(expected.changes)
+        assert found.updates.keys() == expected.updates.keys()
+        for name, update in expected.updates.items():
+            assert found.updates[name].equals(update)
+
+
 def test_nothing_of_a_closed_window_is_visible():
     """Once a window is closed every trace of it is behind its bound, whatever it kept."""
     harness = Harness(WindowWork("t", inner(), 2, False, None, 10, 10, 0))

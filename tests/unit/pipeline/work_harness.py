@@ -15,8 +15,8 @@ IDS = SeededIds(1)
 class Harness:
     """Runs work over epochs, keeping the runs as a pipeline would."""
 
-    def __init__(self, work, partitions: int = 1) -> None:
-        self.work, self.partitions = work, partitions
+    def __init__(self, work, partitions: int = 1, *, wanted: bool = True) -> None:
+        self.work, self.partitions, self.wanted = work, partitions, wanted
         self.storage = MemoryStorage()
         self.source = RunSource(self.storage)
         self.runs = {name: [] for name in work.traces}
@@ -32,7 +32,7 @@ class Harness:
             traces[name] = kind.open(
                 self.runs[name], self.source, schema, time_bound_us=bounds.get(name)
             )
-        context = EpochContext(self.epoch, watermark_us, self.settled_us)
+        context = EpochContext(self.epoch, watermark_us, self.settled_us, self.wanted)
         result = self.work.process(rows, traces, context)
         for name, update in result.updates.items():
             target = RunTarget(

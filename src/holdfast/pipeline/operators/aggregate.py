@@ -92,7 +92,6 @@ class AggregateWork(WorkBase):
 
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Look the touched groups up, fold, and say what changed."""
-        del context
         if not rows.num_rows:
             return Result(pa.RecordBatch.from_pylist([], schema=self.output))
         groups, key_columns = group_by_key(rows, self.keys.names)
@@ -106,7 +105,7 @@ class AggregateWork(WorkBase):
         )
         old = {field.name: answer.values.column(i) for i, field in enumerate(answer.values.schema)}
         new, updates = self._fold(batch, old, answer.found, traces, probe)
-        return self._finish(batch, probe, old, answer.found, new, updates)
+        return self._finish(batch, probe, old, answer.found, new, updates, wanted=context.wanted)
 
     def _fold(
         self, batch: Batch, old: dict[str, Any], found: np.ndarray, traces: Mapping[str, Any],
@@ -198,7 +197,7 @@ class AggregateWork(WorkBase):
 
     def _finish(
         self, batch: Batch, probe: Any, old: dict[str, Any], found: np.ndarray,
-        new: dict[str, Any], updates: dict[str, Any],
+        new: dict[str, Any], updates: dict[str, Any], *, wanted: bool,
     ) -> Result:  # fmt: skip
         rows = new[ROWS].to_numpy(zero_copy_only=False)
         before = np.where(found, pc.fill_null(old[ROWS], 0).to_numpy(zero_copy_only=False), 0)
@@ -207,13 +206,9 @@ class AggregateWork(WorkBase):
         same = rows_equal([old[n] for n in names], [_flat(new[n]) for n in names])
         differs = ~(was & now & same)
         keys = [probe.column(n) for n in self.keys.names]
-        out = changes_batch(
-            self.output,
-            [*keys, *(old[n] for n in names)],
-            was & differs,
-            [*keys, *(_flat(new[n]) for n in names)],
-            now & differs,
-        )
+        gone, born = was & differs, now & differs
+        before_rows, after_rows = ([*keys, *(_flat(c[n]) for n in names)] for c in (old, new))
+        out = changes_batch(self.output, before_rows, gone, after_rows, born) if wanted else None
         stored = self.traces[self.name].values.names
         update = pa.RecordBatch.from_arrays(
             [*probe.columns, *(_flat(new[n]) for n in stored), pa.array(rows == 0)],
@@ -224,6 +219,7 @@ class AggregateWork(WorkBase):
             "keys": batch.count,
             "keys_new": int((~was & now).sum()),
             "keys_gone": int((was & ~now).sum()),
+            "changes": int(gone.sum()) + int(born.sum()),
         }
         return Result(out, updates, counters)
 

@@ -21,7 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.columns import numbers
 from holdfast.state.rows import Groups
+
+SAFE = 2.0**62
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,11 @@ class Batch:
 
     def sum_numbers(self, values: np.ndarray) -> np.ndarray:
         """Sum by group."""
+        ranked: np.ndarray = values[self.groups.order]
+        if len(ranked) == self.count:  # no two rows of one group
+            return ranked
         with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as in SQL
-            return np.add.reduceat(values[self.groups.order], self.groups.starts)
+            return np.add.reduceat(ranked, self.groups.starts)
 
     def numpy(self, name: str, fill: float = 0) -> np.ndarray:
         """A numeric input as numpy, nulls filled."""
@@ -180,7 +186,10 @@ class SumFold(Fold):
 
     def _check_overflow(self, batch: Batch, before: np.ndarray, came: np.ndarray) -> None:
         """A wrapped sum is wrong by 2**64, far more than a sum of doubles can be."""
-        rough = batch.sum_numbers(batch.numpy(self.inputs[0]).astype(np.float64))
+        values = batch.numpy(self.inputs[0])
+        if largest_sum(values) + largest_sum(before, 1) < SAFE:
+            return
+        rough = batch.sum_numbers(values.astype(np.float64))
         total = before.astype(np.float64) + rough
         with np.errstate(over="ignore"):
             sums = (before + came).astype(np.float64)
@@ -213,8 +222,25 @@ class ExtremeFold(Fold):
         return {self.name: better(before, came, largest=self.largest)}
 
 
+def largest_sum(values: np.ndarray, count: int | None = None) -> float:
+    """No sum of so many of these integers, all of them unless told, is further from zero."""
+    if not len(values):
+        return 0.0
+    reach = max(abs(float(values.min())), abs(float(values.max())))
+    return reach * (len(values) if count is None else count)
+
+
 def best(batch: Batch, column: Any, *, largest: bool, keep: Any = None) -> Any:
     """Smallest or largest value of each group; NaN counts as the largest."""
+    kind = column.type
+    plain = kind == pa.int64() or pa.types.is_timestamp(kind)
+    grouped = 0 < len(column) == len(batch.groups.order)
+    if plain and grouped and keep is None and not column.null_count:
+        ranked = numbers(column.view(pa.int64()))[batch.groups.order]
+        if len(ranked) > batch.count:
+            extreme = np.maximum if largest else np.minimum
+            ranked = extreme.reduceat(ranked, batch.groups.starts)
+        return pa.array(ranked).view(kind)
     if not pa.types.is_floating(column.type):
         return batch.by_group(column, "max" if largest else "min", keep)
     nan = pc.fill_null(pc.is_nan(column), False)  # noqa: FBT003

@@ -18,12 +18,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.pipeline.operators.fold import Batch, CountFold, ExtremeFold, Fold, SumFold, best
+from holdfast.pipeline.operators.fold import (
+    SAFE,
+    Batch,
+    CountFold,
+    ExtremeFold,
+    Fold,
+    SumFold,
+    best,
+    largest_sum,
+)
 from holdfast.pipeline.operators.work import HASH, WEIGHT, group_numbers, weights_of
 from holdfast.state.keys import normalise
 from holdfast.state.rows import group_rows
-
-_SAFE = 2.0**62
 
 
 def can_add_up(folds: Sequence[Fold]) -> bool:
@@ -72,8 +79,10 @@ def added_up(
 
 
 def _too_large(batch: Batch, values: np.ndarray) -> bool:
+    if largest_sum(values) < SAFE:
+        return False
     rough = batch.sum_numbers(np.abs(values.astype(np.float64)))
-    return bool((rough > _SAFE).any())
+    return bool((rough > SAFE).any())
 
 
 def _flat(column: Any) -> Any:

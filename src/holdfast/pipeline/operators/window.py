@@ -105,16 +105,22 @@ class WindowWork(TimedBase):
         """Rows into their windows, windows into the aggregate, closed windows out."""
         closed = self.closed_us(context.watermark_us)
         inside, late, count = self._assign(rows, closed)
+        if self.closing:  # windows are given when they close, not when they change
+            context = replace(context, wanted=False)
         result = self.inner.process(inside, traces, context)
         counters = {**result.counters, "late": count}
-        changes = pa.RecordBatch.from_pylist([], schema=self.output) if self.closing else None
+        changes = result.changes
+        if self.closing:
+            changes = pa.RecordBatch.from_pylist([], schema=self.output)
+            counters["changes"] = 0
         if closed is not None:
-            due = traces[self.name].due(None, closed)
+            names = [ROWS, *(self.output.names if self.closing else [])]
+            due = traces[self.name].due(None, closed, names)
             shown = due.filter(pc.greater(due.column(ROWS), 0))
             counters["keys_gone"] = counters.get("keys_gone", 0) + shown.num_rows
-            changes = shown.select(self.output.names) if self.closing else None
-        if changes is None:
-            changes = result.changes
+            if self.closing:
+                changes = shown.select(self.output.names)
+                counters["changes"] = changes.num_rows
         return Result(changes, result.updates, counters, late)
 
     def _assign(self, rows: Any, closed_us: int | None) -> tuple[Any, Any, int]:

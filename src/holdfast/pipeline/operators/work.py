@@ -32,16 +32,18 @@ class EpochContext:
     watermark_us: no row with an older event time is expected any more; None: nothing is known.
     settled_us: the watermark that the epoch before ran with: what became due until then is done.
     Traces are opened with the bounds of `settled_us`, so that what becomes due now is still there.
+    wanted: whether anybody takes the changes; where nobody does, an operator may just count them.
     """
 
     epoch: int
     watermark_us: int | None = None
     settled_us: int | None = None
+    wanted: bool = True
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one partition of an epoch came to."""
+    """What one partition of an epoch came to; the counter `changes` is for changes left out."""
 
     changes: Any
     updates: Mapping[str, Any] = field(default_factory=dict)
