@@ -27,7 +27,7 @@ from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
 from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.merging import Merger
-from holdfast.pipeline.report import EpochReport, RunSummary
+from holdfast.pipeline.report import EpochReport, RunSummary, Stopwatch
 from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.sinks.api import SinkWriter, token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader
@@ -187,7 +187,7 @@ class Engine:
 
         last: no other epoch follows, so none is planned ahead.
         """
-        clock = _Stopwatch()
+        clock = Stopwatch()
         plan = self._next_plan()
         clock.lap("plan")
         if plan is None:
@@ -237,7 +237,7 @@ class Engine:
         return plan
 
     def _execute(
-        self, plan: Plan, clock: _Stopwatch, *, look_ahead: bool
+        self, plan: Plan, clock: Stopwatch, *, look_ahead: bool
     ) -> tuple[list[Control], Waiting, int | None]:
         if self._waiting is None:
             self._waiting = Waiting(self._store.reserve())
@@ -321,7 +321,7 @@ class Engine:
 
     def _take_in(
         self, controls: list[Control], plan: Plan, waiting: Waiting, watermark_us: int | None,
-        clock: _Stopwatch,
+        clock: Stopwatch,
     ) -> EpochReport:  # fmt: skip
         progress = self._progress
         totals, bytes_new = self._count(controls, waiting)
@@ -392,7 +392,7 @@ class Engine:
 
     # Committing
 
-    def _hand_over(self, clock: _Stopwatch | None = None) -> None:
+    def _hand_over(self, clock: Stopwatch | None = None) -> None:
         """Wait for the commit before, draft this one, and commit it beside the next epoch."""
         self.wait()
         waiting, self._waiting = self._waiting, None
@@ -489,14 +489,3 @@ class Engine:
         if self._ahead is not None:
             self._builder.drop(self._ahead)
         self._thread.shutdown(wait=True, cancel_futures=True)
-
-
-class _Stopwatch:
-    def __init__(self) -> None:
-        self.laps: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def lap(self, name: str) -> None:
-        now = time.perf_counter()
-        self.laps[name] = self.laps.get(name, 0.0) + (now - self._last) * 1e3
-        self._last = now

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from holdfast.pipeline.sources.api import Backlog
@@ -46,3 +47,18 @@ class RunSummary:
     last_epoch: int | None = None
     milliseconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+
+
+class Stopwatch:
+    """Says which phase of an epoch took how long."""
+
+    def __init__(self) -> None:
+        """Start."""
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap belongs to this phase."""
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + (now - self._last) * 1e3
+        self._last = now
