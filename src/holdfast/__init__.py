@@ -6,6 +6,7 @@ Importing this package starts fast and never imports pyspark.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast.lazy import lazy_name
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
@@ -198,12 +199,8 @@ _PACKAGES = frozenset({"guard", "journal", "pipeline", "state", "testing"})
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__`, from its module."""
-    if name in _WHERE:
-        value = globals()[name] = getattr(import_module(_WHERE[name]), name)
-        return value
     if name in _PIPELINE:
         return getattr(import_module("holdfast.pipeline"), name)
     if name in _PACKAGES:
         return import_module(f"holdfast.{name}")
-    message = f"module 'holdfast' has no attribute {name!r}"
-    raise AttributeError(message)
+    return lazy_name(__name__, _WHERE, name)

@@ -4,8 +4,9 @@ Read first: `schema` (what a trace holds), `info` and `partition` (which runs sp
 vnodes), then `latest` and `bag` (what an operator calls).
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from holdfast.lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.state.bag import BagAnswer, BagPartition
@@ -116,8 +117,4 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__`, from its module."""
-    if name not in _WHERE:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
-    return value
+    return lazy_name(__name__, _WHERE, name)

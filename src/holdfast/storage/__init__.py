@@ -1,7 +1,8 @@
 """Storage: the only I/O. Local disk, memory and object stores behind one small protocol."""
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from holdfast.lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.storage.api import Entry, Lease, ObjectWriter, Storage, StorageReader
@@ -35,8 +36,4 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """A name of `__all__`, from its module."""
-    if name not in _WHERE:
-        message = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = globals()[name] = getattr(import_module(_WHERE[name]), name)
-    return value
+    return lazy_name(__name__, _WHERE, name)
