@@ -67,8 +67,10 @@ def _check(spark, tmp_path, query, layout):
         run_to_end(spark, query, source, into, again)
         rest = {number: rows for number, rows in straight.batches.items() if number >= batch}
         assert again.batches == rest
-        assert hf.guard.verify(into).ok
-    assert hf.guard.verify(location, store).ok
+        report = hf.guard.verify(into)
+        assert report.ok, [str(finding) for finding in report.findings]
+    report = hf.guard.verify(location, store)
+    assert report.ok, [str(finding) for finding in report.findings]
 
 
 @pytest.mark.parametrize(("query", "layout"), ALWAYS)
@@ -112,7 +114,8 @@ def test_rolling_back_in_place_leaves_no_source_ahead_and_no_shifted_batches(spa
     again = Collected()
     run_to_end(spark, "aggregation", source, location, again)
     assert again.batches == {n: rows for n, rows in straight.batches.items() if n >= 2}
-    assert hf.guard.verify(location, store).ok
+    report = hf.guard.verify(location, store)
+    assert report.ok, [str(finding) for finding in report.findings]
     assert hf.guard.save(location, store, "after").batch == max(straight.batches)
     listed = hf.guard.ls(location, store)
     assert [(entry.batch, entry.abandoned) for entry in listed] == [
@@ -264,12 +267,14 @@ def _hot(spark, tmp_path, *, saves, restart):
             done.append(saved)
     query.stop()
     assert len({saved.batch for saved in done}) == saves
-    assert hf.guard.verify(location, store).ok
+    report = hf.guard.verify(location, store)
+    assert report.ok, [str(finding) for finding in report.findings]
     shelf = hf.guard.Shelf.open(store, location=location)
     for number, saved in enumerate(done):
         into = tmp_path / f"again-{number}"
         hf.guard.restore(location, store, saved.checkpoint, into=into)
-        assert hf.guard.verify(into).ok
+        report = hf.guard.verify(into)
+        assert report.ok, [str(finding) for finding in report.findings]
         state = hf.guard.show(location, store, saved.checkpoint).state
         assert [entry.keys for entry in state] == [7]
         if number % (max(1, saves // restart)) == 0:

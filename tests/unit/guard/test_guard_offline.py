@@ -462,6 +462,51 @@ def test_a_batch_whose_state_is_gone_already_is_never_saved_half(monkeypatch):
     assert (saved.batch, saved.tries) == (last, 4)
 
 
+def _saved_before_its_snapshot(name):
+    """A savepoint of the last batch by its changes, and what a later snapshot makes unneeded."""
+    location, storage = in_memory(name)
+    store = fresh_store()
+    live = Live.open(location)
+    last = last_committed(live.list())
+    needed = set(compute(live, live.list(), last).files)
+    snapshot = next(path for path in needed if path.endswith((".snapshot", ".zip")))
+    data = storage.get(snapshot)
+    storage.delete(snapshot)
+    assert save(location, store).batch == last
+    storage.put(snapshot, data)
+    state = [e.path for e in storage.list("state") if e.path not in needed]
+    assert state
+    return location, storage, store, sorted(needed), state
+
+
+@pytest.mark.parametrize("name", ["aggregation-hdfs", "aggregation-rocksdb2-changelog"])
+def test_what_a_later_snapshot_replaces_is_not_missed(name):
+    """Spark makes a snapshot of the saved batch and deletes what it replaces: nothing is lost."""
+    location, storage, store, needed, replaced = _saved_before_its_snapshot(name)
+    for path in replaced:
+        storage.delete(path)
+    assert verify(location, store).ok
+    gone = next(p for p in needed if p.startswith("state/") and not p.endswith(".crc"))
+    storage.delete(gone)
+    assert not verify(location, store).ok
+
+
+@pytest.mark.parametrize("name", ["aggregation-hdfs", "aggregation-rocksdb2-changelog"])
+def test_files_that_go_while_they_are_verified_are_looked_for_again(name, monkeypatch):
+    """Spark cleans up for a while after a query has stopped; what vanishes meanwhile is no damage."""
+    location, storage, store, needed, replaced = _saved_before_its_snapshot(name)
+    read = Live.read
+
+    def late(live, path):
+        if path in replaced:  # between the listing and this moment
+            storage.delete(path)
+        return read(live, path)
+
+    monkeypatch.setattr(Live, "read", late)
+    report = verify(location, store)
+    assert report.ok, [str(finding) for finding in report.findings]
+
+
 def test_a_checkpoint_that_is_never_complete_ends_in_an_error_not_a_savepoint(monkeypatch):
     """A missing delta is retried and then named."""
     monkeypatch.setattr("holdfast.clock.SystemClock.sleep_ms", lambda *_: None)
