@@ -25,7 +25,7 @@ run:  ## orders through a pipeline on Spark, checked against Spark's own answer;
 	@$(IN_VENV) .venv/bin/python examples/orders.py .holdfast-run
 
 test: setup  ## all tests but the long series; WORKERS=n processes, TESTS=paths to choose
-	@$(PYTEST) -n $(WORKERS) --dist loadfile -m "not soak" $(TESTS)
+	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(TESTS)
 
 check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself
 	@.venv/bin/ruff check .
@@ -34,7 +34,7 @@ check: setup  ## ruff, formatting, mypy --strict and the tests that look at the 
 	@test ! -d tests/tidy || $(PYTEST) -q tests/tidy
 
 soak: setup  ## the long series: every test with more examples, and those marked soak
-	@HOLDFAST_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadfile --timeout 7200 $(TESTS)
+	@HOLDFAST_SOAK=1 $(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder --timeout 7200 $(TESTS)
 
 bench:  ## benchmarks, one question per file; BENCH=paths to choose
 	@$(SETUP) bench

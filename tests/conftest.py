@@ -24,6 +24,27 @@ settings.register_profile(
 )
 settings.load_profile("holdfast")
 
+# Files that take minutes come first, so that no worker is left alone with one at the end.
+_LONGEST = (
+    "integration/pipeline/test_kills.py",
+    "integration/guard/test_restore_and_continue.py",
+    "integration/pipeline/test_epoch_faults.py",
+    "integration/pipeline/test_windows.py",
+    "integration/pipeline/test_readme.py",
+    "integration/pipeline/test_joins.py",
+    "integration/pipeline/test_top_and_gathered.py",
+    "integration/pipeline/test_chains.py",
+    "integration/pipeline/test_nexmark.py",
+    "unit/state/test_state_properties.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """The longest files first; within a file the order stays."""
+    here = Path(__file__).parent
+    rank = {str(here / name): number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
+
 
 @pytest.fixture
 def ram_path(tmp_path):

@@ -123,7 +123,8 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
-        self._merge()
+        if self._merger.overdue(self._progress.runs):  # otherwise the first epoch comes first
+            self._merge()
 
     def _restore(self, manifest: Manifest) -> None:
         progress = self._progress

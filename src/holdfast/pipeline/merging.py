@@ -77,7 +77,7 @@ class Merger:
     def collect(self, runs: dict[str, list[RunInfo]]) -> None:
         """Put a finished merge into its list; wait for one that is overdue."""
         running = self._running
-        if running is None or not (running.merge.done or self._overdue(runs, running)):
+        if running is None or not (running.merge.done or self._late(runs, running)):
             return
         self._running = None
         try:
@@ -89,9 +89,20 @@ class Merger:
             runs[running.trace] = replace(runs[running.trace], merged)
             self.merges += 1
 
-    def _overdue(self, runs: Mapping[str, list[RunInfo]], running: _Running) -> bool:
-        within = partition_range(running.partition, self._partitions)
-        return len(layers(segments(runs[running.trace], within))) > self._policy.runs_max
+    def _late(self, runs: Mapping[str, list[RunInfo]], running: _Running) -> bool:
+        return self._layers(runs, running.trace, running.partition) > self._policy.runs_max
+
+    def overdue(self, runs: Mapping[str, list[RunInfo]]) -> bool:
+        """Whether some partition has more layers than it should ever have."""
+        return any(
+            self._layers(runs, trace, partition) > self._policy.runs_max
+            for trace in runs
+            for partition in range(self._partitions)
+        )
+
+    def _layers(self, runs: Mapping[str, list[RunInfo]], trace: str, partition: int) -> int:
+        within = partition_range(partition, self._partitions)
+        return len(layers(segments(runs.get(trace, []), within)))
 
     def start(
         self,
@@ -100,22 +111,25 @@ class Merger:
         parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
     ) -> None:
-        """Begin the next merge that is due, if none is running. All runs must be committed."""
+        """Begin the next merge that is due, if none is running. All runs must be committed.
+
+        Where several are due, the partition with the most layers comes first.
+        """
         if self._running is not None or self.error is not None:
             return
-        for trace, schema in schemas.items():
-            for partition in range(self._partitions):
-                plan = plan_merge(runs.get(trace, []), partition, self._partitions, self._policy)
-                if plan is None:
-                    continue
-                target = RunTarget(
-                    checkpoint=self._reserve(), operator=trace, partition=partition,
-                    partitions=self._partitions, attempt=self._ids.token(),
-                    epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
-                )  # fmt: skip
-                work = _Work(self._place, plan, schema, target, bounds_us.get(trace))
-                self._running = _Running(trace, partition, BackgroundMerge(work))
-                return
+        places = [(trace, partition) for trace in schemas for partition in range(self._partitions)]
+        for trace, partition in sorted(places, key=lambda place: -self._layers(runs, *place)):
+            plan = plan_merge(runs.get(trace, []), partition, self._partitions, self._policy)
+            if plan is None:
+                continue
+            target = RunTarget(
+                checkpoint=self._reserve(), operator=trace, partition=partition,
+                partitions=self._partitions, attempt=self._ids.token(),
+                epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
+            )  # fmt: skip
+            work = _Work(self._place, plan, schemas[trace], target, bounds_us.get(trace))
+            self._running = _Running(trace, partition, BackgroundMerge(work))
+            return
 
     def stop(self) -> None:
         """Cancel what is running and wait for it."""

@@ -1,0 +1,91 @@
+"""What begins ahead of its epoch, and what is left behind when an epoch does not end well."""
+
+from __future__ import annotations
+
+import pytest
+from pipeline_world import SCHEMA, published, write_rows
+
+import holdfast as hf
+from holdfast import open_store
+from holdfast.errors import FencedError, HoldfastError
+from holdfast.pipeline import frames
+
+FILES = 4
+
+
+def chain(home, spark, *, step: str = "k", single: bool = False) -> hf.Pipeline:
+    """An aggregate behind an aggregate: the second shuffle needs the state of the first."""
+    pipe = hf.Pipeline("p", store=home / "cp", spark=spark, partitions=2)
+    files = hf.sources.Files(str(home / "in"), schema=SCHEMA, files_max=1)
+    rows = pipe.source("in", files).select(f"{step} AS k", "x")
+    totals = rows.group_by("k").agg(n=hf.count(), name="totals")
+    if single:
+        pipe.sink("out", totals, hf.sinks.Parquet(str(home / "out")))
+        return pipe
+    counts = totals.group_by("n").agg(groups=hf.count(), name="counts")
+    pipe.sink("out", counts, hf.sinks.Parquet(str(home / "out")))
+    return pipe
+
+
+def persisted(spark) -> int:
+    return spark.sparkContext._jsc.getPersistentRDDs().size()
+
+
+@pytest.mark.parametrize("single", [True, False])
+def test_only_a_shuffle_without_state_begins_ahead_and_nothing_changes(
+    spark, tmp_path, monkeypatch, single
+) -> None:
+    """A source's shuffle begins before its epoch, one that needs state does not; rows count once."""
+    for number in range(FILES):
+        write_rows(tmp_path / "in", number, [(f"k{n}", n, 0.0, 1) for n in range(number + 1)])
+    begun, plain = [], frames.begin_shuffles
+    monkeypatch.setattr(frames, "begin_shuffles", lambda action: begun.append(plain(action)))
+    chain(tmp_path, spark, single=single).run()
+    assert begun == [1 if single else 0] * (FILES - 1)
+    if single:
+        want = {f'["k{n}", {FILES - n}]': 1 for n in range(FILES)}
+        assert published(spark, tmp_path / "out", ["k", "n"]) == want
+    else:
+        want = {f"[{n}, 1]": 1 for n in range(1, FILES + 1)}
+        assert published(spark, tmp_path / "out", ["n", "groups"]) == want
+
+
+def test_later_jobs_of_the_session_carry_nothing_of_a_run(spark, tmp_path) -> None:
+    """A session that the user goes on with has no properties and no kept rows of a pipeline."""
+    before = persisted(spark)
+    write_rows(tmp_path / "in", 0, [("a", 1, 0.0, 1)])
+    chain(tmp_path, spark).run()
+    for stage in ("totals", "counts"):
+        assert spark.sparkContext.getLocalProperty(f"holdfast.job.{stage}") is None
+    assert persisted(spark) == before
+
+
+def test_a_failed_epoch_takes_the_plan_of_the_next_one_with_it(spark, tmp_path) -> None:
+    """Nothing stays persisted after a row that Spark cannot compute, and the run can be repeated."""
+    before = persisted(spark)
+    for number, key in enumerate(["a", "bad", "c"]):
+        write_rows(tmp_path / "in", number, [(key, 1, 0.0, 1)])
+    step = "CASE WHEN k = 'bad' THEN raise_error('no') ELSE k END"
+    with pytest.raises(HoldfastError):
+        chain(tmp_path, spark, step=step).run()
+    assert persisted(spark) == before
+    with pytest.raises(HoldfastError):
+        chain(tmp_path, spark, step=step).run()
+    assert chain(tmp_path, spark, step=step).reader().resolve("latest").epoch == 0
+
+
+def test_who_was_overtaken_learns_that_and_not_that_files_are_missing(spark, tmp_path) -> None:
+    """A run whose files its successor has removed ends with `FencedError`."""
+    for number in range(FILES):
+        write_rows(tmp_path / "in", number, [("a", 1, 0.0, 1)])
+
+    def overtake(report) -> None:
+        if report.epoch == 1:  # so that epoch 0 is committed
+            topology = chain(tmp_path, spark).reader().manifest("latest").topology
+            open_store(tmp_path / "cp", "p", topology=topology, takeover=True).close()
+            for kind in ("*.snap", "*.delta"):
+                for run in (tmp_path / "cp").rglob(kind):
+                    run.unlink()
+
+    with pytest.raises(FencedError):
+        chain(tmp_path, spark).run(on_epoch=overtake)
