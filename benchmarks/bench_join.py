@@ -105,6 +105,7 @@ def main() -> None:
         shutil.rmtree(home, ignore_errors=True)
         bench(home, spark, rows, 10 if args.quick else 30, 5 if args.quick else 10)
         shutil.rmtree(home, ignore_errors=True)
+    spark.stop()  # RocksDB's threads must not outlive the JVM
 
 
 if __name__ == "__main__":

@@ -148,6 +148,7 @@ def main() -> None:
         small, large = found[min(found)], found[max(found)]
         print(f"from {min(found)} to {max(found)} keys: epoch {large['epoch'] / small['epoch']:.2f} "
               f"times, restart to first commit {large['restart'] / small['restart']:.2f} times")  # fmt: skip
+    spark.stop()  # RocksDB's threads must not outlive the JVM
 
 
 if __name__ == "__main__":

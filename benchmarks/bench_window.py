@@ -128,6 +128,7 @@ def main() -> None:
         bench(home, spark, args.keys, args.rows, 5 if args.quick else 20, 5)
     finally:
         shutil.rmtree(home, ignore_errors=True)
+    spark.stop()  # RocksDB's threads must not outlive the JVM
 
 
 if __name__ == "__main__":

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import holdfast as hf
+
+
+SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
+ROWS, ROWS_PER_EPOCH = (100_000, 250) if SOAK else (20_000, 1_000)
+EVENTS_MAX = 100 if SOAK else 2_000  # so that a hundred kills do not run out of epochs
 
 
 def main() -> None:
@@ -20,15 +26,16 @@ def main() -> None:
     )  # fmt: skip
     if kind == "journal":
         rows = pipe.source(
-            "in", hf.sources.Journal(home / "journal", payload="k long, x long", events_max=2_000)
+            "in",
+            hf.sources.Journal(home / "journal", payload="k long, x long", events_max=EVENTS_MAX),
         ).select("k", "x", "sequence AS id")
     else:
         rows = pipe.source(
             "in",
             hf.sources.Generator(
                 {"k": "pmod(xxhash64(id, seed), 50)", "x": "id % 7", "id": "id"},
-                rows=20_000,
-                rows_per_epoch=1_000,
+                rows=ROWS,
+                rows_per_epoch=ROWS_PER_EPOCH,
             ),
         )
     totals = rows.group_by("k").agg(
