@@ -8,7 +8,6 @@ from pathlib import Path
 
 import holdfast as hf
 
-
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 ROWS, ROWS_PER_EPOCH = (100_000, 250) if SOAK else (20_000, 1_000)
 EVENTS_MAX = 100 if SOAK else 2_000  # so that a hundred kills do not run out of epochs
