@@ -19,7 +19,7 @@ from typing import Literal
 
 from holdfast.checkpoint.catalog import CatalogState, lineage, off_lineage
 from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
-from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
+from holdfast.checkpoint.verify import VerifyReport, intact, verify_checkpoints
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -28,7 +28,7 @@ from holdfast.errors import (
     RefusedError,
 )
 from holdfast.format import paths
-from holdfast.format.findings import Finding, errors_of
+from holdfast.format.findings import Finding
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from holdfast.format.records import Replay, StoreHeader, Summary
 from holdfast.format.topology import Topology, differences
@@ -122,11 +122,8 @@ class Evidence:
     @property
     def whole(self) -> bool:
         """Whether nothing contradicts anything, and what was looked for was found intact."""
-        intact = any(
-            not errors_of([*found]) and all(finding.kind != RETIRED for finding in found)
-            for found in self.checked.values()
-        )
-        return self.failure is None and not self.state.damage and (intact or not self.checked)
+        found = not self.checked or any(intact(found) for found in self.checked.values())
+        return self.failure is None and not self.state.damage and found
 
 
 @dataclass(frozen=True)
@@ -191,7 +188,7 @@ def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evid
         manifests.update(verify_checkpoints(reader, [entry], report))
         checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
         depth = "deep" if deep else "shallow"
-        if report.ok and all(finding.kind != RETIRED for finding in checked[entry.checkpoint]):
+        if intact(checked[entry.checkpoint]):
             break
     ancestors = lineage(state.live, wanted.checkpoint).values() if wanted else ()
     for entry in (*state.candidates, *ancestors):

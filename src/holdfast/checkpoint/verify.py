@@ -154,6 +154,12 @@ def verify_checkpoints(
     return manifests
 
 
+def intact(found: Iterable[Finding]) -> bool:
+    """Whether a checkpoint with these findings can be gone on from."""
+    found = [*found]
+    return not errors_of(found) and all(finding.kind != RETIRED for finding in found)
+
+
 def _forgive_retired(reader: StoreReader, report: VerifyReport) -> None:
     """A checkpoint that the pipeline gave up meanwhile may lose its files: that is no damage."""
     suspects = [c for c, found in report.by_checkpoint.items() if errors_of(found)]

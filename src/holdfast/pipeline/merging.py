@@ -1,16 +1,16 @@
 """Merging runs beside the epochs, never inside one.
 
 Invariants:
-- At most one merge at a time. Epochs do not wait for it, unless a partition has so many layers that
-  looking into all of them would cost more than waiting: short runs, one after the other, must not
-  leave the merging to each other for ever.
+- At most one merge at a time. Epochs do not wait for merges, unless a partition has more layers
+  than the policy allows: short runs, one after the other, must not leave the merging to each
+  other, and a look-up must not become slower for ever.
 - A merged run is durable before it is listed; until then the old runs are.
 - A merge that fails or is cancelled changes nothing but the space it leaves to the next clean-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.ids import CheckpointId, Epoch, IdSource
@@ -27,14 +27,23 @@ from holdfast.state import (
     replace,
     run_merge,
 )
-from holdfast.state.partition import layers, segments
+from holdfast.state.partition import layers, runs_by_partition, segments
 
 
 @dataclass
 class _Running:
     trace: str
-    partition: int
     merge: BackgroundMerge
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One partition of one trace, and the runs that it reads."""
+
+    layers: int
+    trace: str
+    partition: int
+    runs: list[RunInfo]
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,12 @@ class Merger:
         self.error: BaseException | None = None
 
     def collect(self, runs: dict[str, list[RunInfo]]) -> None:
-        """Put a finished merge into its list; wait for one that is overdue."""
-        running = self._running
-        if running is None or not (running.merge.done or self._late(runs, running)):
-            return
+        """Put a finished merge into its list."""
+        if self._running is not None and self._running.merge.done:
+            self._take(self._running, runs)
+
+    def _take(self, running: _Running, runs: dict[str, list[RunInfo]]) -> None:
+        """Wait for a merge and put it into its list."""
         self._running = None
         try:
             merged = running.merge.result()
@@ -89,47 +100,59 @@ class Merger:
             runs[running.trace] = replace(runs[running.trace], merged)
             self.merges += 1
 
-    def _late(self, runs: Mapping[str, list[RunInfo]], running: _Running) -> bool:
-        return self._layers(runs, running.trace, running.partition) > self._policy.runs_max
-
     def overdue(self, runs: Mapping[str, list[RunInfo]]) -> bool:
         """Whether some partition has more layers than it should ever have."""
-        return any(
-            self._layers(runs, trace, partition) > self._policy.runs_max
-            for trace in runs
-            for partition in range(self._partitions)
-        )
+        return any(place.layers > self._policy.runs_max for place in self._places(runs))
 
-    def _layers(self, runs: Mapping[str, list[RunInfo]], trace: str, partition: int) -> int:
-        within = partition_range(partition, self._partitions)
-        return len(layers(segments(runs.get(trace, []), within)))
+    def _places(self, runs: Mapping[str, list[RunInfo]]) -> list[_Place]:
+        """Where merging may pay, the most layers first."""
+        found = []
+        for trace, all_runs in runs.items():
+            for partition, mine in enumerate(runs_by_partition(all_runs, self._partitions)):
+                within = partition_range(partition, self._partitions)
+                count = len(layers(segments(mine, within))) if len(mine) > 1 else len(mine)
+                if count >= min(self._policy.fanout, self._policy.runs_max):
+                    found.append(_Place(count, trace, partition, mine))
+        return sorted(found, key=lambda place: -place.layers)
 
     def start(
         self,
-        runs: Mapping[str, list[RunInfo]],
+        runs: dict[str, list[RunInfo]],
         schemas: Mapping[str, TraceSchema],
         parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
     ) -> None:
         """Begin the next merge that is due, if none is running. All runs must be committed.
 
-        Where several are due, the partition with the most layers comes first.
+        Where several are due, the partition with the most layers comes first. As long as one has
+        more than it should ever have, merges are waited for.
         """
-        if self._running is not None or self.error is not None:
-            return
-        places = [(trace, partition) for trace in schemas for partition in range(self._partitions)]
-        for trace, partition in sorted(places, key=lambda place: -self._layers(runs, *place)):
-            plan = plan_merge(runs.get(trace, []), partition, self._partitions, self._policy)
+        while self.error is None:
+            places = [place for place in self._places(runs) if place.trace in schemas]
+            if self._running is None:
+                self._running = self._begin(places, schemas, parent, bounds_us)
+            overdue = bool(places) and places[0].layers > self._policy.runs_max
+            if self._running is None or not overdue:
+                return
+            self._take(self._running, runs)
+
+    def _begin(
+        self, places: Sequence[_Place], schemas: Mapping[str, TraceSchema], parent: CheckpointId,
+        bounds_us: Mapping[str, int | None],
+    ) -> _Running | None:  # fmt: skip
+        for place in places:
+            plan = plan_merge(place.runs, place.partition, self._partitions, self._policy)
             if plan is None:
                 continue
             target = RunTarget(
-                checkpoint=self._reserve(), operator=trace, partition=partition,
+                checkpoint=self._reserve(), operator=place.trace, partition=place.partition,
                 partitions=self._partitions, attempt=self._ids.token(),
                 epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
             )  # fmt: skip
-            work = _Work(self._place, plan, schemas[trace], target, bounds_us.get(trace))
-            self._running = _Running(trace, partition, BackgroundMerge(work))
-            return
+            bound_us = bounds_us.get(place.trace)
+            work = _Work(self._place, plan, schemas[place.trace], target, bound_us)
+            return _Running(place.trace, BackgroundMerge(work))
+        return None
 
     def stop(self) -> None:
         """Cancel what is running and wait for it."""

@@ -78,17 +78,44 @@ def segments(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[S
     """What has to be read for these vnodes, oldest first."""
     inside = [run for run in runs if run.vnodes.intersect(within)]
     inside.sort(key=lambda run: (run.epoch_low, -run.epoch_high, run.vnodes))
+    near = _near(inside)
     found: list[Segment] = []
     for run in inside:
         pieces = [piece] if (piece := run.vnodes.intersect(within)) else []
-        for other in inside:
-            if other is run or not other.overlaps(run) or not other.vnodes.intersect(run.vnodes):
+        for other in near[run.vnodes]:
+            if other is run or not other.overlaps(run):
                 continue
             if other.covers(run):
                 pieces = [rest for piece in pieces for rest in piece.subtract(other.vnodes)]
             elif not run.covers(other):
                 raise _ambiguous(run, other)
         found += [Segment(run, piece) for piece in pieces]
+    return found
+
+
+def _near(runs: Iterable[RunInfo]) -> dict[VnodeRange, list[RunInfo]]:
+    """By range of vnodes, the runs that share some. There are many runs, but few ranges."""
+    by_range: dict[VnodeRange, list[RunInfo]] = {}
+    for run in runs:
+        by_range.setdefault(run.vnodes, []).append(run)
+    return {
+        mine: [
+            run
+            for other, some in by_range.items()
+            if other.low < mine.high and mine.low < other.high
+            for run in some
+        ]
+        for mine in by_range
+    }
+
+
+def runs_by_partition(runs: Iterable[RunInfo], partitions: int) -> list[list[RunInfo]]:
+    """The runs that each partition reads something of."""
+    table = partition_table(partitions).tolist()
+    found: list[list[RunInfo]] = [[] for _ in range(partitions)]
+    for run in runs:
+        for partition in range(table[run.vnodes.low], table[run.vnodes.high - 1] + 1):
+            found[partition].append(run)
     return found
 
 

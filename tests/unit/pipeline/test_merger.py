@@ -1,0 +1,135 @@
+"""Which partitions are merged, and when an epoch waits for that. Without Spark."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from holdfast.ids import CheckpointId, Epoch, SeededIds
+from holdfast.pipeline.merging import Merger
+from holdfast.pipeline.stage import Place, source_of, storage_of
+from holdfast.state import (
+    LatestPartition,
+    MergePolicy,
+    RunTarget,
+    TraceSchema,
+    partition_range,
+    vnodes_of,
+)
+from holdfast.state.partition import layers, runs_by_partition, segments
+
+SCHEMA = TraceSchema.latest(pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]))
+POLICY = MergePolicy(fanout=3, runs_max=4)
+PARENT = CheckpointId("0198c0de-0000-7000-8000-000000000000")
+HASHES = np.arange(0, 1 << 63, 1 << 53, dtype=np.uint64) * np.uint64(2)  # four in each vnode
+numbers = itertools.count()
+
+
+class Trace:
+    """A trace of some partitions, and a merger beside it."""
+
+    def __init__(self, partitions: int) -> None:
+        self.place, self.partitions = Place(f"memory://merger{next(numbers)}"), partitions
+        self.ids = SeededIds(1)
+        self.runs = {"t": []}
+        self.merger = Merger(
+            self.place, "p", partitions, self.ids, lambda: self.ids.checkpoint_id(0), POLICY
+        )
+
+    def write(self, epoch: int) -> None:
+        """Every key once more, in every partition."""
+        for partition in range(self.partitions):
+            mine = self._mine(partition)
+            rows = pa.RecordBatch.from_arrays(
+                [pa.array(HASHES[mine].view(np.int64)), pa.array(mine),
+                 pa.array(np.full(len(mine), epoch)), pa.array(np.zeros(len(mine), np.bool_))],
+                names=["__hf_hash", "k", "n", "__hf_deleted"],
+            )  # fmt: skip
+            target = RunTarget(
+                checkpoint=self.ids.checkpoint_id(0), operator="t", partition=partition,
+                partitions=self.partitions, attempt=self.ids.token(), epoch=Epoch(epoch),
+                base=PARENT, pipeline="p",
+            )  # fmt: skip
+            run = self._open(partition).apply(rows, storage_of(self.place), target)
+            self.runs["t"].append(run)
+
+    def _mine(self, partition: int) -> np.ndarray:
+        within = partition_range(partition, self.partitions)
+        vnodes = vnodes_of(HASHES)
+        return np.flatnonzero((vnodes >= within.low) & (vnodes < within.high))
+
+    def _open(self, partition: int) -> LatestPartition:
+        source = source_of(self.place, "p")
+        return LatestPartition.open(
+            self.runs["t"], source, SCHEMA, partition=partition, partitions=self.partitions
+        )
+
+    def values(self, partition: int) -> set[int]:
+        mine = self._mine(partition)
+        probe = pa.RecordBatch.from_arrays(
+            [pa.array(HASHES[mine].view(np.int64)), pa.array(mine)], names=["__hf_hash", "k"]
+        )
+        answer = self._open(partition).lookup(probe)
+        assert answer.found.all()
+        return set(answer.values.column(0).to_pylist())
+
+    def counts(self) -> list[int]:
+        return [
+            len(layers(segments(self.runs["t"], partition_range(n, self.partitions))))
+            for n in range(self.partitions)
+        ]
+
+    def start(self) -> None:
+        self.merger.start(self.runs, {"t": SCHEMA}, PARENT, {})
+
+
+def test_every_partition_that_is_overdue_is_caught_up_before_the_next_epoch():
+    """However many partitions have too many layers, none has when `start` returns."""
+    trace = Trace(5)
+    for epoch in range(7):
+        trace.write(epoch)
+    assert trace.counts() == [7] * 5
+    assert trace.merger.overdue(trace.runs)
+    trace.start()
+    trace.merger.stop()
+    assert max(trace.counts()) <= POLICY.runs_max
+    assert not trace.merger.overdue(trace.runs)
+    assert [trace.values(n) for n in range(5)] == [{6}] * 5
+
+
+def test_what_is_due_but_not_overdue_is_not_waited_for():
+    """One merge begins, and its run is listed when somebody collects it."""
+    trace = Trace(2)
+    for epoch in range(POLICY.fanout):
+        trace.write(epoch)
+    trace.start()
+    assert trace.counts() == [POLICY.fanout] * 2
+    while not trace.merger._running.merge.done:
+        pass
+    trace.merger.collect(trace.runs)
+    assert sorted(trace.counts()) == [1, POLICY.fanout]
+
+
+def test_nothing_is_begun_where_nothing_is_due():
+    """Few layers are left as they are, and so is an empty trace."""
+    trace = Trace(2)
+    trace.start()
+    trace.write(0)
+    trace.start()
+    assert trace.merger._running is None
+    assert not trace.merger.overdue(trace.runs)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 7), (7, 2), (3, 200), (200, 3), (5, 5)])
+def test_runs_by_partition_are_those_that_a_partition_reads(before, after):
+    """After any rescale, each partition gets the runs that share a vnode with it, and no other."""
+    trace = Trace(before)
+    trace.write(0)
+    found = runs_by_partition(trace.runs["t"], after)
+    assert found == [
+        [run for run in trace.runs["t"] if run.vnodes.intersect(partition_range(n, after))]
+        for n in range(after)
+    ]
