@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import tempfile
 import threading
 import uuid
@@ -12,9 +13,17 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from holdfast.java import find_java
+from holdfast.pipeline import classes
+
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
-# Spark lives for seconds in most tests: the optimising compiler never pays for itself there.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
+# `make ready` has kept Spark's classes, every JVM that a test starts uses them.
+os.environ.setdefault(classes.CACHE_VARIABLE, str(Path(sys.prefix) / "cache"))
+if "JDK_JAVA_OPTIONS" not in os.environ:
+    java = find_java() if classes.cache_directory().is_dir() else None
+    kept = classes.archive_options(java) if java else ""
+    os.environ["JDK_JAVA_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {kept}".strip()
 settings.register_profile(
     "holdfast",
     deadline=None,

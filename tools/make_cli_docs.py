@@ -81,6 +81,7 @@ _TOP: dict[type[msgspec.Struct], str] = {
     values.Fork: "holdfast fork STORE REF NEW",
     values.Sync: "holdfast sync SRC DST",
     values.Diagnosis: "holdfast doctor STORE",
+    values.Preparation: "holdfast prepare",
     values.Failure: "any verb that fails",
 }
 
@@ -117,6 +118,7 @@ _MEANINGS = {
     "created_us": "when it was committed",
     "damaged": "checkpoints with an error",
     "deep": "whether every byte was hashed",
+    "deleted": "paths of what was deleted",
     "depth": "how the chosen one was checked",
     "destination": "address of the copy",
     "dropped": "checkpoints that left the catalog, or would",
@@ -151,6 +153,7 @@ _MEANINGS = {
     "label": "label that it was committed with, or name of the savepoint",
     "leave": "manifests that are left out, with the reason",
     "lineage": "id that the pipeline got when it was created",
+    "made": "whether it was made now; false where it had been there before",
     "message": "what was noticed, in words",
     "mode": "`fresh`, `resume` or `refuse`",
     "more": "whether there are more rows than are shown",

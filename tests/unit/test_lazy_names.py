@@ -9,7 +9,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "package", ["holdfast.checkpoint", "holdfast.state", "holdfast.storage", "holdfast"]
+    "package",
+    ["holdfast.checkpoint", "holdfast.pipeline", "holdfast.state", "holdfast.storage", "holdfast"],
 )
 def test_every_promised_name_is_there_and_is_what_type_checkers_see(package):
     """Each name of `__all__` loads, from the module that the import for type checkers names."""

@@ -30,6 +30,7 @@ VERBS = {
     "fork": "copy",
     "sync": "copy",
     "doctor": "doctor",
+    "prepare": "prepare",
     "run": "run",
 }
 _GROUPS = {

@@ -471,3 +471,13 @@ class Diagnosis(Value, frozen=True, kw_only=True, tag="holdfast.doctor/1", tag_f
     store: str | None
     ok: bool
     checks: list[Check]
+
+
+class Preparation(Value, frozen=True, kw_only=True, tag="holdfast.prepare/1", tag_field="schema"):
+    """`prepare`."""
+
+    path: str | None
+    bytes: int
+    seconds: float
+    made: bool
+    deleted: list[str]

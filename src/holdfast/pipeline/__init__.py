@@ -1,32 +1,38 @@
 """The pipeline on Spark. The only package that imports pyspark."""
 
-from holdfast.pipeline import sinks, sources
-from holdfast.pipeline.aggregates import (
-    Aggregate,
-    approx_count_distinct,
-    avg,
-    collect_list,
-    collect_set,
-    count,
-    count_distinct,
-    first,
-    last,
-    max,
-    median,
-    min,
-    percentile,
-    stddev,
-    sum,
-    udaf,
-    variance,
-)
-from holdfast.pipeline.declare.joins import interval
-from holdfast.pipeline.operators.apply import ApplyContext
-from holdfast.pipeline.pipeline import Pipeline
-from holdfast.pipeline.report import EpochReport, RunSummary
-from holdfast.pipeline.run_command import run_command
-from holdfast.pipeline.stream import Stream
-from holdfast.pipeline.windows import sliding, tumbling
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast.lazy import lazy_name
+
+if TYPE_CHECKING:
+    from holdfast.pipeline import sinks, sources
+    from holdfast.pipeline.aggregates import (
+        Aggregate,
+        approx_count_distinct,
+        avg,
+        collect_list,
+        collect_set,
+        count,
+        count_distinct,
+        first,
+        last,
+        max,
+        median,
+        min,
+        percentile,
+        stddev,
+        sum,
+        udaf,
+        variance,
+    )
+    from holdfast.pipeline.declare.joins import interval
+    from holdfast.pipeline.operators.apply import ApplyContext
+    from holdfast.pipeline.pipeline import Pipeline
+    from holdfast.pipeline.report import EpochReport, RunSummary
+    from holdfast.pipeline.run_command import run_command
+    from holdfast.pipeline.stream import Stream
+    from holdfast.pipeline.windows import sliding, tumbling
 
 __all__ = [
     "Aggregate",
@@ -58,3 +64,41 @@ __all__ = [
     "udaf",
     "variance",
 ]
+
+# Loaded when first asked for: a task on an executor does not pay for what plans epochs.
+_WHERE = {
+    "Aggregate": "holdfast.pipeline.aggregates",
+    "ApplyContext": "holdfast.pipeline.operators.apply",
+    "EpochReport": "holdfast.pipeline.report",
+    "Pipeline": "holdfast.pipeline.pipeline",
+    "RunSummary": "holdfast.pipeline.report",
+    "Stream": "holdfast.pipeline.stream",
+    "approx_count_distinct": "holdfast.pipeline.aggregates",
+    "avg": "holdfast.pipeline.aggregates",
+    "collect_list": "holdfast.pipeline.aggregates",
+    "collect_set": "holdfast.pipeline.aggregates",
+    "count": "holdfast.pipeline.aggregates",
+    "count_distinct": "holdfast.pipeline.aggregates",
+    "first": "holdfast.pipeline.aggregates",
+    "interval": "holdfast.pipeline.declare.joins",
+    "last": "holdfast.pipeline.aggregates",
+    "max": "holdfast.pipeline.aggregates",
+    "median": "holdfast.pipeline.aggregates",
+    "min": "holdfast.pipeline.aggregates",
+    "percentile": "holdfast.pipeline.aggregates",
+    "run_command": "holdfast.pipeline.run_command",
+    "sliding": "holdfast.pipeline.windows",
+    "stddev": "holdfast.pipeline.aggregates",
+    "sum": "holdfast.pipeline.aggregates",
+    "tumbling": "holdfast.pipeline.windows",
+    "udaf": "holdfast.pipeline.aggregates",
+    "variance": "holdfast.pipeline.aggregates",
+}
+_PACKAGES = frozenset({"sinks", "sources"})
+
+
+def __getattr__(name: str) -> Any:
+    """A name of `__all__`, from its module."""
+    if name in _PACKAGES:
+        return import_module(f"holdfast.pipeline.{name}")
+    return lazy_name(__name__, _WHERE, name)

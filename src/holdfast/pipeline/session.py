@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.errors import InvalidInputError
+from holdfast.pipeline import daemon
+from holdfast.pipeline.classes import archive_options
+
+log = logging.getLogger("holdfast.pipeline")
 
 # What the epoch loop relies on; set on every session that Holdfast uses.
 RUNTIME = {
@@ -47,7 +53,7 @@ def open_session(
     if master is not None and master.startswith("sc://"):
         builder = builder.remote(master)
     else:
-        require_java()
+        java = require_java()
         # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
         if (master or "local").startswith("local"):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -55,11 +61,31 @@ def open_session(
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         settings = {**_STATIC, **RUNTIME}
         if (master or "local").startswith("local"):
-            settings["spark.driver.extraJavaOptions"] = _COMPILE_LATER
+            options = f"{_COMPILE_LATER} {archive_options(java)}".strip()
+            settings["spark.driver.extraJavaOptions"] = options
+            settings["spark.python.daemon.module"] = daemon.MODULE
         builder = builder.master(master or "local[*]")
         for key, value in {**settings, **(config or {})}.items():
             builder = builder.config(key, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if (master or "local").startswith("local["):
+        threading.Thread(target=_start_workers, args=[spark], daemon=True).start()
+    return spark
+
+
+def _start_workers(spark: Any) -> None:
+    """Let Spark start its Python workers while the pipeline is still being planned."""
+    try:
+        count = spark.sparkContext.defaultParallelism
+        spark.sparkContext.setJobDescription("Holdfast: start the Python workers")
+        spark.range(0, count, 1, count).mapInArrow(_nothing, "id long").collect()
+    except Exception:  # the first epoch starts them, and its error counts
+        log.debug("no Python worker was started ahead", exc_info=True)
+
+
+def _nothing(batches: Iterable[Any]) -> Iterator[Any]:
+    for _ in batches:
+        yield from ()
 
 
 class RuntimeSettings:

@@ -76,13 +76,14 @@ def series(home: Path, kind: str, rounds: int, seed: int) -> None:
     """Kill it so many times, and let it finish; too few epochs for that are an error."""
     rng = random.Random(seed)
     print(f"seed {seed}")
-    for _ in range(rounds):
+    for kills in range(1, rounds + 1):
         process = start(home, kind, rng.choice([1, 2, 7]))
         try:
             ended = run_until(process, rng.randint(1, 3 if SOAK else 4), rng.random() * 0.4)
             assert not ended, "it ended before it was killed often enough"
         finally:
             kill(process) if process.poll() is None else None
+        print(f"killed {kills} of {rounds}", flush=True)
     process = start(home, kind, 2)
     assert run_until(process, 10**9, 0)
 

@@ -1,4 +1,4 @@
-"""`state`, `diff` and `doctor` for people."""
+"""`state`, `diff`, `doctor` and `prepare` for people."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from holdfast.cli.values import (
     OperatorChange,
     OperatorList,
     PositionChange,
+    Preparation,
     RowChange,
     RowChanges,
     StateRows,
@@ -200,3 +201,19 @@ def diagnosis(value: Diagnosis) -> Iterator[Line]:
             yield from wrapped(f"try: {check.remedy}", indent=" " * 9)
     if value.ok:
         yield line(("everything needed is here", _GOOD))
+
+
+# prepare
+
+
+def preparation(value: Preparation) -> Iterator[Line]:
+    """What is stored now, or what was deleted."""
+    if value.path is not None:
+        how = f"in {value.seconds:.0f} s" if value.made else "before"
+        yield line(("prepared", _GOOD), f" {how}: {size(value.bytes)} in {value.path}")
+        yield line("pipelines on this machine start sooner; --remove deletes it")
+    elif value.deleted:
+        for path in value.deleted:
+            yield line(f"removed {path}")
+    else:
+        yield line("nothing was stored")

@@ -1,0 +1,28 @@
+"""`prepare`: what is kept on this machine to start Spark sooner."""
+
+from __future__ import annotations
+
+import sys
+
+from holdfast.cli.values import Preparation
+from holdfast.java import require_java
+from holdfast.pipeline import classes
+
+
+def prepared() -> Preparation:
+    """Make the archive, unless it is there."""
+    java = require_java()
+    if sys.stderr.isatty() and not classes.archive_path(java).is_file():
+        print("running a small pipeline to learn what Spark loads: about a minute", file=sys.stderr)  # noqa: T201
+    found = classes.prepare(java)
+    return Preparation(
+        path=str(found.path), bytes=found.size, seconds=found.seconds, made=found.made, deleted=[]
+    )
+
+
+def removed() -> Preparation:
+    """Delete all archives."""
+    return Preparation(
+        path=None, bytes=0, seconds=0.0, made=False,
+        deleted=[str(path) for path in classes.remove()],
+    )  # fmt: skip

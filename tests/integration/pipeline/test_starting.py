@@ -1,0 +1,87 @@
+"""What a session of Holdfast's own starts from: its daemon, and the archive of Spark's classes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.java import require_java
+from holdfast.pipeline import classes
+
+SCRIPT = """
+import json, sys
+import pyspark
+import holdfast as hf
+
+home, config = sys.argv[1], json.loads(sys.argv[2])
+pipe = hf.Pipeline("p", store=f"{home}/cp", master="local[2]", partitions=2, spark_config=config)
+rows = pipe.source("in", hf.sources.Generator({"k": "id % 3"}, rows=30, rows_per_epoch=15))
+rows.group_by("k").agg(n=hf.count(), name="totals")
+pipe.run()
+
+def look(batches):
+    import os, sys
+    import pyarrow as pa
+    import pyspark.worker
+    for _ in batches:
+        pass
+    main = sys.modules["__main__"].__spec__.name
+    loaded = "holdfast.pipeline.stage" in sys.modules
+    facts = [main, pyspark.worker.__file__, str(loaded), str(os.getppid())]
+    yield pa.RecordBatch.from_arrays([pa.array([*facts])], names=["fact"])
+
+spark = pipe.session()
+facts = [row[0] for row in spark.range(0, 1, 1, 1).mapInArrow(look, "fact string").collect()]
+arguments = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+view = sorted(pipe.view("totals").arrow().to_pylist(), key=lambda row: row["k"])
+print(json.dumps({"facts": facts, "arguments": list(arguments), "view": view}))
+spark.stop()
+"""
+VIEW = [{"k": n, "n": 10} for n in range(3)]
+
+
+def run(home, *, java: str, cache, config=None):
+    """The small pipeline in a process of its own: what it found out, or what it complained of."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(home), json.dumps({"spark.driver.memory": "1g", **(config or {})})],
+        capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, "JDK_JAVA_OPTIONS": java, classes.CACHE_VARIABLE: str(cache)},
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else done.stderr
+
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def test_a_damaged_archive_changes_nothing_and_workers_come_from_the_daemon(tmp_path, monkeypatch):
+    """Garbage in the archive's place: the pipeline runs all the same. Tasks find everything loaded."""
+    monkeypatch.setenv(classes.CACHE_VARIABLE, str(tmp_path / "cache"))
+    path = classes.archive_path(require_java())
+    path.parent.mkdir()
+    path.write_bytes(b"no archive" * 1000)
+    found = run(tmp_path, java=QUICK, cache=path.parent)
+    assert found["view"] == VIEW
+    assert any(str(path) in argument for argument in found["arguments"])
+    main, worker, loaded, _ = found["facts"]
+    assert main == "holdfast.pipeline.daemon"
+    assert loaded == "True"
+    assert ".zip" not in worker
+
+
+def test_a_prepared_archive_is_used(tmp_path):
+    """A JVM that may not start without its archive starts: it is whole, and fits Spark's options."""
+    java = require_java()
+    try:
+        prepared = classes.prepare(java)
+    except classes.IncompatibleError as error:
+        pytest.skip(f"this Java writes no archive: {error}")
+    config = {"spark.python.daemon.module": "pyspark.daemon"}
+    found = run(tmp_path, java=f"{QUICK} -Xshare:on", cache=prepared.path.parent, config=config)
+    assert isinstance(found, dict), found
+    assert found["view"] == VIEW
+    assert any(str(prepared.path) in argument for argument in found["arguments"])
+    assert found["facts"][0] == "pyspark.daemon", "what the user sets counts"

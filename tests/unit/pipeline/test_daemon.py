@@ -1,0 +1,68 @@
+"""Spark's Python daemon, and what a task on an executor has to load."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+from holdfast.pipeline.daemon import without_copies
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A directory of packages with a PySpark in it, and its ZIPs."""
+    library = tmp_path / "site" / "pyspark" / "python" / "lib"
+    library.mkdir(parents=True)
+    for package in ("pyspark", "py4j"):
+        (tmp_path / "site" / package).mkdir(exist_ok=True)
+        (tmp_path / "site" / package / "__init__.py").write_text("")
+    for name in ("pyspark.zip", "py4j-0.10.9.9-src.zip", "mine.zip"):
+        zipfile.ZipFile(library / name, "w").close()
+    return tmp_path / "site"
+
+
+def test_zips_of_the_installed_packages_are_not_searched(site):
+    """What lies beside its ZIP as a package is loaded as a package; anything else stays."""
+    library = site / "pyspark" / "python" / "lib"
+    zips = [str(library / n) for n in ("pyspark.zip", "py4j-0.10.9.9-src.zip", "mine.zip")]
+    assert without_copies([*zips, "/jobs", str(site)]) == [zips[2], "/jobs", str(site)]
+
+
+def test_zips_of_another_spark_are_searched(site, tmp_path):
+    """A Spark that was not installed as a package, or not on the path, keeps its ZIPs."""
+    zips = [str(site / "pyspark" / "python" / "lib" / "pyspark.zip")]
+    assert without_copies(zips) == zips
+    own = ["/opt/spark/python/lib/pyspark.zip", "/opt/spark/python/lib/py4j-src.zip", str(site)]
+    assert without_copies(own) == own
+    (site / "py4j" / "__init__.py").unlink()
+    half = [str(site / "pyspark" / "python" / "lib" / "py4j-0.10.9.9-src.zip"), str(site)]
+    assert without_copies(half) == half
+
+
+def loaded(code: str) -> tuple[str, set[str]]:
+    """What some code prints, and which modules it leaves loaded."""
+    end = "\nimport sys; sys.stderr.write('|'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code + end], capture_output=True, text=True, check=True, timeout=120
+    )
+    return done.stdout, set(done.stderr.split("|"))
+
+
+def test_the_daemon_has_loaded_what_tasks_need_and_says_nothing():
+    """Workers find the stage and every operator there; standard output belongs to the protocol."""
+    said, modules = loaded("from holdfast.pipeline.daemon import load; load()")
+    assert said == ""
+    wanted = {"stage", "operators.aggregate", "operators.join", "operators.window"}
+    assert {f"holdfast.pipeline.{name}" for name in wanted} <= modules
+    assert {"pyspark.worker", "pyarrow.compute", "pyarrow.parquet"} <= modules
+
+
+def test_a_task_does_not_load_what_plans_epochs():
+    """On a cluster every worker loads this by itself: neither sources nor the engine nor pyspark.sql."""
+    _, modules = loaded("import holdfast.pipeline.stage, holdfast.pipeline.operators.aggregate")
+    heavy = ("pipeline", "engine", "resolve", "sources", "sinks", "session")
+    assert modules.isdisjoint({f"holdfast.pipeline.{name}" for name in heavy})
+    assert "pyspark.sql" not in modules
