@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 from importlib import import_module
 
 import pytest
@@ -29,5 +30,7 @@ def test_every_promised_name_is_there_and_is_what_type_checkers_see(package):
     assert {name: seen[name] for name in where} == where
     for name in where:
         assert getattr(module, name) is getattr(import_module(where[name]), name)
+    modules = {found.name for found in pkgutil.iter_modules(module.__path__)}
+    assert modules.isdisjoint(where), "importing the module would hide the name"
     with pytest.raises(AttributeError, match="no_such_name"):
         module.no_such_name  # noqa: B018

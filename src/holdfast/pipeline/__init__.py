@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         udaf,
         variance,
     )
+    from holdfast.pipeline.command import run_command
     from holdfast.pipeline.declare.joins import interval
     from holdfast.pipeline.operators.apply import ApplyContext
     from holdfast.pipeline.pipeline import Pipeline
     from holdfast.pipeline.report import EpochReport, RunSummary
-    from holdfast.pipeline.run_command import run_command
     from holdfast.pipeline.stream import Stream
     from holdfast.pipeline.windows import sliding, tumbling
 
@@ -86,7 +86,7 @@ _WHERE = {
     "median": "holdfast.pipeline.aggregates",
     "min": "holdfast.pipeline.aggregates",
     "percentile": "holdfast.pipeline.aggregates",
-    "run_command": "holdfast.pipeline.run_command",
+    "run_command": "holdfast.pipeline.command",
     "sliding": "holdfast.pipeline.windows",
     "stddev": "holdfast.pipeline.aggregates",
     "sum": "holdfast.pipeline.aggregates",

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.run_command import load_pipeline, run_command
+from holdfast.pipeline.command import load_pipeline, run_command
 
 DECLARES = "import holdfast as hf\npipe = hf.Pipeline('orders', store='cp')\n"
 
