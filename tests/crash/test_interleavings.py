@@ -13,6 +13,7 @@ from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.sync import sync_pipeline
 from holdfast.clock import ManualClock
 from holdfast.errors import FencedError, HoldfastError, NotFoundError
+from holdfast.format import paths
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage
 from interleave import Moments, at_every_moment
@@ -105,7 +106,7 @@ def test_the_destination_is_whole_at_every_moment_of_a_sync():
 
 
 def test_a_savepoint_at_the_destination_holds_although_a_sync_is_under_way():
-    """A pin that was confirmed on a replica keeps its checkpoint through the sync and the next."""
+    """A pin that was confirmed on a replica keeps its checkpoint, and what sinks said of it."""
 
     def pinned(scene):
         try:
@@ -120,8 +121,11 @@ def test_a_savepoint_at_the_destination_holds_although_a_sync_is_under_way():
         go_on(scene, 1)
         sync(scene)
         both_whole(scene, None)
-        live = {summary.checkpoint for summary in read_store(scene.target, PIPELINE).list()}
-        assert live >= {*scene.confirmed}
+        reader = read_store(scene.target, PIPELINE)
+        live = {summary.checkpoint: summary.epoch for summary in reader.list()}
+        assert live.keys() >= {*scene.confirmed}
+        told_of = {paths.classify(entry.path).epoch for entry in reader.home.list(paths.OUTCOMES)}
+        assert told_of >= {live[checkpoint] for checkpoint in scene.confirmed}
 
     at_every_moment(lambda: replicated(more=1), sync, pinned, held)
 
