@@ -20,7 +20,7 @@ help:  ## this list
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
 	@$(SETUP) dev
 
-# Tests start Spark some thirty times; this takes half a minute once.
+# Tests start Spark some thirty times; this takes a minute once.
 ready: setup  ## set-up, and Spark's classes kept in .venv so that tests start it sooner (tests do it themselves)
 	@$(IN_VENV) HOLDFAST_CACHE="$(CURDIR)/.venv/cache" JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1" \
 		.venv/bin/holdfast prepare || echo "tests go on without it, and take longer"

@@ -19,7 +19,8 @@ from holdfast.pipeline import classes
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 # Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
 # `make ready` has kept Spark's classes, every JVM that a test starts uses them.
-os.environ.setdefault(classes.CACHE_VARIABLE, str(Path(sys.prefix) / "cache"))
+if sys.prefix != sys.base_prefix:
+    os.environ.setdefault(classes.CACHE_VARIABLE, str(Path(sys.prefix) / "cache"))
 if "JDK_JAVA_OPTIONS" not in os.environ:
     java = find_java() if classes.cache_directory().is_dir() else None
     kept = classes.archive_options(java) if java else ""

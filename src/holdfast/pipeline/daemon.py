@@ -16,8 +16,10 @@ from __future__ import annotations
 import gc
 import importlib
 import pkgutil
+import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 MODULE = __name__ if __name__ != "__main__" else "holdfast.pipeline.daemon"
@@ -46,16 +48,30 @@ def without_copies(path: Sequence[str]) -> list[str]:
     return kept
 
 
+def found_by(python: str) -> bool:
+    """Whether a new interpreter finds this very module, so that it can be the daemon.
+
+    It does not where Holdfast comes with the job as a ZIP, or from a path set by the program.
+    """
+    code = f"from importlib.util import find_spec; print(find_spec({MODULE!r}).origin)"
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that Spark is going to use
+            [python, "-c", code], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and done.stdout.strip() == __file__
+
+
 def load() -> None:
     """Load what runs in tasks, and set it aside from the garbage collection after each task."""
     from holdfast.pipeline import operators
 
     wanted = ["pyspark.worker", "holdfast.pipeline.stage"]
-    wanted += [
-        f"{operators.__name__}.{each.name}" for each in pkgutil.iter_modules(operators.__path__)
-    ]
+    wanted += [f"{operators.__name__}.{n.name}" for n in pkgutil.iter_modules(operators.__path__)]
     for name in wanted:
-        importlib.import_module(name)
+        with suppress(Exception):  # a worker that needs it loads it again, and its error counts
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

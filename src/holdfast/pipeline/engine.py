@@ -123,8 +123,7 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
-        if self._merger.overdue(self._progress.runs):  # otherwise the first epoch comes first
-            self._merge()
+        self._merger.look(self._progress.runs)
 
     def _restore(self, manifest: Manifest) -> None:
         progress = self._progress
@@ -183,16 +182,23 @@ class Engine:
 
     # Epochs
 
-    def step(self, *, last: bool = False) -> EpochReport | None:
+    def step(
+        self, *, last: bool = False, stop: Callable[[], bool] = lambda: False
+    ) -> EpochReport | None:
         """Run one epoch; None when no source has anything new.
 
-        last: no other epoch follows, so none is planned ahead.
+        last: no other epoch follows, so none is planned ahead. stop: whether waiting is over.
         """
         clock = Stopwatch()
         plan = self._next_plan()
         clock.lap("plan")
         if plan is None:
             return None
+        if self._merger.overdue and self._progress.parent is not None:
+            self._merger.catch_up(
+                self._progress.runs, self._schemas, self._progress.parent, self._bounds(), stop
+            )
+            clock.lap("merge")
         reach("epoch.after_plan")
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
         reach("epoch.after_execute")
@@ -472,7 +478,7 @@ class Engine:
         return took
 
     def _merge(self) -> None:
-        """Begin the next merge that is due: all runs that are listed now are committed."""
+        """Begin the next merge that is due."""
         parent = self._progress.parent
         if parent is not None:
             self._merger.start(self._progress.runs, self._schemas, parent, self._bounds())
@@ -482,6 +488,8 @@ class Engine:
         if self._waiting is not None and self._waiting.epochs:
             self._hand_over()
         self.wait(merge=not last)
+        if last and self._merger.error is not None:
+            self.summary.notes.append(f"a merge failed: {self._merger.error}")
 
     def close(self) -> None:
         """Let go of threads; nothing is committed."""

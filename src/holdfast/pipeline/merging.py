@@ -1,15 +1,17 @@
 """Merging runs beside the epochs, never inside one.
 
 Invariants:
-- At most one merge at a time. Epochs do not wait for merges, unless a partition has more layers
-  than the policy allows: short runs, one after the other, must not leave the merging to each
-  other, and a look-up must not become slower for ever.
+- At most one merge at a time. An epoch waits for merges only before it begins, and only while a
+  partition has more layers than the policy allows: short runs, one after the other, must not leave
+  the merging to each other, and a look-up must not become slower for ever.
 - A merged run is durable before it is listed; until then the old runs are.
 - A merge that fails or is cancelled changes nothing but the space it leaves to the next clean-up.
+  After a failure the next one is tried some epochs later.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,9 @@ from holdfast.state import (
     run_merge,
 )
 from holdfast.state.partition import layers, runs_by_partition, segments
+
+log = logging.getLogger("holdfast.pipeline")
+_REST_MAX = 64  # epochs without a try, after failures in a row
 
 
 @dataclass
@@ -81,7 +86,11 @@ class Merger:
         self._policy = policy or MergePolicy()
         self._running: _Running | None = None
         self.merges = 0
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
+        """The last one, for the summary."""
+        self.overdue = 0
+        """Partitions that had too many layers when they were last looked at."""
+        self._failures = self._rest = 0
 
     def collect(self, runs: dict[str, list[RunInfo]]) -> None:
         """Put a finished merge into its list."""
@@ -89,20 +98,28 @@ class Merger:
             self._take(self._running, runs)
 
     def _take(self, running: _Running, runs: dict[str, list[RunInfo]]) -> None:
-        """Wait for a merge and put it into its list."""
-        self._running = None
+        """Wait for a merge and put it into its list. One that failed is tried again later."""
         try:
             merged = running.merge.result()
-        except Exception as error:  # noqa: BLE001 - reported; the old runs are as good as before
+        except Exception as error:  # noqa: BLE001 - its runs are as good as before
+            self._running = None
             self.error = error
+            self._failures += 1
+            self._rest = min(_REST_MAX, 2**self._failures)
+            log.warning("a merge failed and will be tried again: %s", error)
             return
+        self._running = None
         if merged is not None:
             runs[running.trace] = replace(runs[running.trace], merged)
             self.merges += 1
+            self._failures = 0
 
-    def overdue(self, runs: Mapping[str, list[RunInfo]]) -> bool:
-        """Whether some partition has more layers than it should ever have."""
-        return any(place.layers > self._policy.runs_max for place in self._places(runs))
+    def look(self, runs: Mapping[str, list[RunInfo]]) -> None:
+        """See whether some partition has more layers than it should ever have."""
+        self._note(self._places(runs))
+
+    def _note(self, places: Sequence[_Place]) -> None:
+        self.overdue = sum(1 for place in places if place.layers > self._policy.runs_max)
 
     def _places(self, runs: Mapping[str, list[RunInfo]]) -> list[_Place]:
         """Where merging may pay, the most layers first."""
@@ -116,25 +133,35 @@ class Merger:
         return sorted(found, key=lambda place: -place.layers)
 
     def start(
-        self,
-        runs: dict[str, list[RunInfo]],
-        schemas: Mapping[str, TraceSchema],
-        parent: CheckpointId,
-        bounds_us: Mapping[str, int | None],
-    ) -> None:
-        """Begin the next merge that is due, if none is running. All runs must be committed.
+        self, runs: Mapping[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId, bounds_us: Mapping[str, int | None],
+    ) -> None:  # fmt: skip
+        """Begin the next merge that is due, if none is running.
 
-        Where several are due, the partition with the most layers comes first. As long as one has
-        more than it should ever have, merges are waited for.
+        Where several are due, the partition with the most layers comes first.
         """
-        while self.error is None:
-            places = [place for place in self._places(runs) if place.trace in schemas]
+        places = [place for place in self._places(runs) if place.trace in schemas]
+        self._note(places)
+        if self._rest:
+            self._rest -= 1
+        elif self._running is None:
+            self._running = self._begin(places, schemas, parent, bounds_us)
+
+    def catch_up(
+        self, runs: dict[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId, bounds_us: Mapping[str, int | None], stop: Callable[[], bool],
+    ) -> None:  # fmt: skip
+        """Wait for merges as long as some partition has more layers than it should ever have."""
+        if self.overdue:
+            log.info("merges are overdue in %d partitions: the epoch waits for them", self.overdue)
+        while self.overdue and not stop():
+            self.start(runs, schemas, parent, bounds_us)
             if self._running is None:
-                self._running = self._begin(places, schemas, parent, bounds_us)
-            overdue = bool(places) and places[0].layers > self._policy.runs_max
-            if self._running is None or not overdue:
                 return
             self._take(self._running, runs)
+            if self._rest:  # it failed
+                return
+            self.look(runs)
 
     def _begin(
         self, places: Sequence[_Place], schemas: Mapping[str, TraceSchema], parent: CheckpointId,

@@ -238,7 +238,8 @@ class Pipeline:
     ) -> None:  # fmt: skip
         done = 0
         while not stop() and (epochs is None or done < epochs):
-            if engine.step(last=epochs is not None and done + 1 == epochs) is not None:
+            last = epochs is not None and done + 1 == epochs
+            if engine.step(last=last, stop=stop) is not None:
                 done += 1
             elif forever:
                 engine.finish(last=False)

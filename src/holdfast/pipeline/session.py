@@ -39,6 +39,7 @@ def open_session(
 ) -> Any:
     """A session for a pipeline; an active one is used as it is."""
     try:
+        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidInputError(
@@ -51,24 +52,25 @@ def open_session(
         return active
     builder = SparkSession.builder.appName(f"holdfast-{app}")
     if master is not None and master.startswith("sc://"):
-        builder = builder.remote(master)
-    else:
-        java = require_java()
+        return builder.remote(master).getOrCreate()
+    java = require_java()
+    given = dict(config or {})
+    where = master or given.get("spark.master", "local[*]")
+    settings = {**_STATIC, **RUNTIME}
+    if where.startswith("local"):
         # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
-        if (master or "local").startswith("local"):
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-            # Workers must be the Python that has Holdfast, not whatever PATH finds first.
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings = {**_STATIC, **RUNTIME}
-        if (master or "local").startswith("local"):
-            options = f"{_COMPILE_LATER} {archive_options(java)}".strip()
-            settings["spark.driver.extraJavaOptions"] = options
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers must be the Python that has Holdfast, not whatever PATH finds first.
+        python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        options = f"{_COMPILE_LATER} {archive_options(java)}".strip()
+        settings["spark.driver.extraJavaOptions"] = options
+        if daemon.found_by(python):
             settings["spark.python.daemon.module"] = daemon.MODULE
-        builder = builder.master(master or "local[*]")
-        for key, value in {**settings, **(config or {})}.items():
-            builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    if (master or "local").startswith("local["):
+    for key, value in {**settings, **given}.items():
+        builder = builder.config(key, value)
+    new = SparkContext._active_spark_context is None  # noqa: SLF001 - nothing public tells
+    spark = builder.master(where).getOrCreate()
+    if new and where.startswith("local") and not where.startswith("local-cluster"):
         threading.Thread(target=_start_workers, args=[spark], daemon=True).start()
     return spark
 
@@ -76,7 +78,7 @@ def open_session(
 def _start_workers(spark: Any) -> None:
     """Let Spark start its Python workers while the pipeline is still being planned."""
     try:
-        count = spark.sparkContext.defaultParallelism
+        count = min(spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
         spark.sparkContext.setJobDescription("Holdfast: start the Python workers")
         spark.range(0, count, 1, count).mapInArrow(_nothing, "id long").collect()
     except Exception:  # the first epoch starts them, and its error counts

@@ -51,6 +51,9 @@ def main(home: Path, archive: Path) -> None:
     pipe.sink("windows_out", windows, sinks.Parquet(str(home / "windows")))
     pipe.run()
     pipe.view("totals").dataframe(spark).count()
+    jvm = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to ask
+    class_path = jvm.java.lang.System.getProperty("java.class.path")
+    (home / "classpath").write_text(class_path, encoding="utf-8")
     spark.stop()
 
 

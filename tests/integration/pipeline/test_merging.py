@@ -31,3 +31,31 @@ def test_short_runs_do_not_leave_the_merging_to_each_other(spark, tmp_path, monk
     assert most <= RUNS_MAX + 1
     counts = {row["k"]: row["n"] for row in pipe.view("t").dataframe(spark).collect()}
     assert counts == {f"k{key}": SHORT_RUNS // 4 for key in range(4)}
+
+
+def test_a_start_without_new_rows_merges_nothing(spark, tmp_path, monkeypatch) -> None:
+    """What is overdue waits for the next epoch: without one, nothing would list what was merged."""
+    files = hf.sources.Files(
+        str(tmp_path / "in"), schema="k string, x long, f double, w long", files_max=1
+    )
+
+    def run() -> hf.RunSummary:
+        pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
+        pipe.source("in", files).group_by("k").agg(n=hf.count(), name="t")
+        return pipe.run()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(merging.Merger, "start", lambda *_: None)
+        for number in range(RUNS_MAX + 2):
+            write_rows(tmp_path / "in", number, [("k", 1, 1.0, 1)])
+        assert run().epochs == RUNS_MAX + 2
+    policy, real, merges = MergePolicy(fanout=3, runs_max=RUNS_MAX), merging.run_merge, []
+    monkeypatch.setattr(merging, "MergePolicy", lambda: policy)
+    monkeypatch.setattr(
+        merging, "run_merge", lambda *args, **more: (merges.append(1), real(*args, **more))[1]
+    )
+    assert run().epochs == 0
+    assert merges == []
+    write_rows(tmp_path / "in", 99, [("k", 1, 1.0, 1)])
+    assert run().epochs == 1
+    assert merges

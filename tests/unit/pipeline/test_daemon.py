@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from holdfast.pipeline import daemon
 from holdfast.pipeline.daemon import without_copies
 
 
@@ -66,3 +67,28 @@ def test_a_task_does_not_load_what_plans_epochs():
     heavy = ("pipeline", "engine", "resolve", "sources", "sinks", "session")
     assert modules.isdisjoint({f"holdfast.pipeline.{name}" for name in heavy})
     assert "pyspark.sql" not in modules
+
+
+def test_only_a_python_that_finds_this_very_module_makes_the_daemon(tmp_path, monkeypatch):
+    """Not where Holdfast comes with the job, nor another copy of it, nor where there is no Python."""
+    assert daemon.found_by(sys.executable)
+    assert not daemon.found_by(str(tmp_path / "python"))
+    (tmp_path / "holdfast" / "pipeline").mkdir(parents=True)
+    for name in ("__init__", "pipeline/__init__", "pipeline/daemon"):
+        (tmp_path / "holdfast" / f"{name}.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert not daemon.found_by(sys.executable)
+
+
+def test_a_module_that_does_not_load_is_left_to_the_tasks(monkeypatch):
+    """The daemon serves all tasks; the error belongs to the one that needs the module."""
+    tried = []
+
+    def broken(name):
+        tried.append(name)
+        raise ImportError(name)
+
+    monkeypatch.setattr(daemon.importlib, "import_module", broken)
+    monkeypatch.setattr(daemon.gc, "freeze", lambda: None)
+    daemon.load()
+    assert len(tried) > 10

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
+from holdfast.pipeline import merging
 from holdfast.pipeline.merging import Merger
 from holdfast.pipeline.stage import Place, source_of, storage_of
 from holdfast.state import (
@@ -85,19 +86,88 @@ class Trace:
     def start(self) -> None:
         self.merger.start(self.runs, {"t": SCHEMA}, PARENT, {})
 
+    def catch_up(self, stop=lambda: False) -> None:
+        self.merger.catch_up(self.runs, {"t": SCHEMA}, PARENT, {}, stop)
+
+
+def overdue(partitions: int, epochs: int = 7) -> Trace:
+    """A trace that nobody has merged for some epochs."""
+    trace = Trace(partitions)
+    for epoch in range(epochs):
+        trace.write(epoch)
+    assert trace.counts() == [epochs] * partitions
+    trace.merger.look(trace.runs)
+    assert trace.merger.overdue == partitions
+    return trace
+
 
 def test_every_partition_that_is_overdue_is_caught_up_before_the_next_epoch():
-    """However many partitions have too many layers, none has when `start` returns."""
-    trace = Trace(5)
-    for epoch in range(7):
-        trace.write(epoch)
-    assert trace.counts() == [7] * 5
-    assert trace.merger.overdue(trace.runs)
-    trace.start()
+    """However many partitions have too many layers, none has afterwards."""
+    trace = overdue(5)
+    trace.catch_up()
     trace.merger.stop()
     assert max(trace.counts()) <= POLICY.runs_max
-    assert not trace.merger.overdue(trace.runs)
+    assert trace.merger.overdue == 0
     assert [trace.values(n) for n in range(5)] == [{6}] * 5
+
+
+def test_beginning_a_merge_waits_for_none():
+    """Not even where merges are overdue: the epoch that is computed is committed first."""
+    trace = overdue(2)
+    trace.start()
+    assert trace.counts() == [7, 7]
+    trace.merger.stop()
+
+
+def test_who_stops_does_not_wait_for_merges():
+    """Asked before each merge."""
+    trace = overdue(5)
+    trace.catch_up(stop=iter([False, True]).__next__)
+    assert trace.merger.merges == 1
+    assert trace.merger.overdue == 4
+
+
+def test_a_merge_that_failed_is_tried_again_some_epochs_later(monkeypatch, caplog):
+    """One failure costs some epochs, a series of them more and more; nothing hangs or is lost."""
+    real, failing = merging.run_merge, True
+
+    def unlucky(*args, **options):
+        if failing:
+            raise OSError("no room")
+        return real(*args, **options)
+
+    monkeypatch.setattr(merging, "run_merge", unlucky)
+    trace = overdue(1)
+    tries = []
+    for epoch in range(7, 20):
+        before = trace.merger._failures
+        trace.merger.look(trace.runs)
+        trace.catch_up()
+        trace.write(epoch)
+        tries.append(trace.merger._failures - before)
+    assert tries == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+    assert "no room" in caplog.text
+    assert isinstance(trace.merger.error, OSError)
+    failing = False
+    for epoch in range(20, 30):
+        trace.merger.look(trace.runs)
+        trace.catch_up()
+        trace.write(epoch)
+    assert max(trace.counts()) <= POLICY.runs_max + 1
+    assert trace.values(0) == {29}
+
+
+def test_an_interrupt_while_waiting_leaves_no_merge_behind(monkeypatch):
+    """Ctrl-C comes while a merge is waited for: whoever closes still finds it, and ends it."""
+    trace = overdue(1)
+    trace.start()
+    running = trace.merger._running.merge
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "result", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
+        with pytest.raises(KeyboardInterrupt):
+            trace.catch_up()
+    trace.merger.stop()
+    assert running.done
 
 
 def test_what_is_due_but_not_overdue_is_not_waited_for():
@@ -120,7 +190,7 @@ def test_nothing_is_begun_where_nothing_is_due():
     trace.write(0)
     trace.start()
     assert trace.merger._running is None
-    assert not trace.merger.overdue(trace.runs)
+    assert trace.merger.overdue == 0
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 7), (7, 2), (3, 200), (200, 3), (5, 5)])

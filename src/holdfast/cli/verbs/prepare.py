@@ -25,7 +25,7 @@ def prepare(
 ) -> None:
     """Keep Spark's classes ready, so that pipelines on this machine start sooner.
 
-    Runs a small pipeline for about a minute and stores what its JVM loaded, about 160 MB, in the
+    Runs a small pipeline for about a minute and stores what its JVM loaded, about 190 MB, in the
     user's cache directory or in HOLDFAST_CACHE. Another Java or Spark is not affected by it, and
     needs its own call. Pipelines give the same results without.
     """
