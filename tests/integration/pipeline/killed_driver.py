@@ -10,7 +10,8 @@ import holdfast as hf
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 ROWS, ROWS_PER_EPOCH = (100_000, 250) if SOAK else (20_000, 1_000)
-EVENTS_MAX = 100 if SOAK else 2_000  # so that a hundred kills do not run out of epochs
+# An epoch takes whole appends: so many, that the kills do not run out of epochs.
+EVENTS, EVENTS_MAX = (40_000, 100) if SOAK else (12_000, 1_000)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
-from killed_driver import ROWS
+from killed_driver import EVENTS, EVENTS_MAX, ROWS
 
 import holdfast as hf
 
@@ -99,15 +99,15 @@ def test_a_pipeline_that_reads_the_journal_and_is_killed_gives_exact_results(tmp
     from holdfast.journal import Event, JournalWriter
 
     with JournalWriter(tmp_path / "journal") as journal:
-        for start_at in range(0, 12_000, 500):
+        for start_at in range(0, EVENTS, EVENTS_MAX):
             journal.append(
                 [
                     Event(entity="e", kind="k", payload=f'{{"k": {n % 31}, "x": {n % 7}}}')
-                    for n in range(start_at, start_at + 500)
+                    for n in range(start_at, start_at + EVENTS_MAX)
                 ]
             )
     series(tmp_path, "journal", 50 if SOAK else 1, seed=int(time.time()))
-    check(tmp_path, 12_000)
+    check(tmp_path, EVENTS)
 
 
 def test_a_lost_executor_and_speculation_do_not_change_the_result(tmp_path) -> None:

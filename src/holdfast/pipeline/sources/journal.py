@@ -39,7 +39,7 @@ class Journal:
 
     payload: schema of JSON payloads, as SQL writes it; its columns then stand beside the event's,
     in place of `payload`. typed: the payloads are typed columns of that schema, not JSON.
-    events_max: limit of one epoch.
+    events_max: limit of one epoch, which takes whole appends, and always one, even if it is larger.
     """
 
     what = "journal"
