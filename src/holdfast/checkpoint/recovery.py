@@ -122,8 +122,8 @@ class Evidence:
     @property
     def whole(self) -> bool:
         """Whether nothing contradicts anything, and what was looked for was found intact."""
-        found = not self.checked or any(intact(found) for found in self.checked.values())
-        return self.failure is None and not self.state.damage and found
+        usable = not self.checked or any(intact(found) for found in self.checked.values())
+        return self.failure is None and not self.state.damage and usable
 
 
 @dataclass(frozen=True)

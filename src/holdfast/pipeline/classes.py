@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -30,11 +30,13 @@ from pathlib import Path
 
 from holdfast.errors import IncompatibleError, InternalError, InvalidInputError
 from holdfast.java import Java
+from holdfast.storage.disk import Disk
 
 CACHE_VARIABLE = "HOLDFAST_CACHE"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PLAIN = re.compile(r"[\w./~+@%=,-]+", re.ASCII)  # what needs no quoting among options of a JVM
 _SECONDS_MAX = 600
+_ANSWER_SECONDS = 60
 _ROOM = 500_000_000  # while it is written; 190 MB are left
 _PARTS = ".preparing-"
 
@@ -78,8 +80,11 @@ def archive_options(java: Java) -> str:
     return f"-XX:SharedArchiveFile={path} -XX:+VerifySharedSpaces {_QUIET}" if usable else ""
 
 
-def prepare(java: Java) -> Prepared:
-    """Make the archive, unless it is there: run a small pipeline and let its JVM write it."""
+def prepare(java: Java, announce: Callable[[], None] = lambda: None) -> Prepared:
+    """Make the archive, unless it is there: run a small pipeline and let its JVM write it.
+
+    announce: called before the minute that this takes.
+    """
     began = time.perf_counter()
     with _typed():
         path = archive_path(java)
@@ -91,6 +96,7 @@ def prepare(java: Java) -> Prepared:
             return Prepared(path, path.stat().st_size, 0.0, made=False)
         if shutil.disk_usage(path.parent).free < _ROOM:
             raise _unusable("the cache has too little room", path, needed=_ROOM)
+        announce()
         with tempfile.TemporaryDirectory(prefix=_PARTS, dir=path.parent) as name:
             made = Path(name) / "classes.jsa"
             said = _train(java, Path(name), made)
@@ -99,9 +105,7 @@ def prepare(java: Java) -> Prepared:
             if wrong is not None:
                 raise _none_written(java, wrong)
             listed.write_text(class_path, encoding="utf-8")
-            _sync(made)
-            made.replace(path)
-            _sync(path.parent)
+            _publish(made, path)
         return Prepared(path, path.stat().st_size, time.perf_counter() - began, made=True)
 
 
@@ -153,10 +157,13 @@ def _train(java: Java, home: Path, made: Path) -> str:
 def _complaint(java: Java, archive: Path, class_path: str) -> str | None:
     """What a JVM says that must not start without the archive; None where it starts."""
     options = ["-Xshare:on", f"-XX:SharedArchiveFile={archive}", "-XX:+VerifySharedSpaces"]
-    done = subprocess.run(  # noqa: S603
-        [str(java.home / "bin" / "java"), *options, "-cp", class_path, "-version"],
-        capture_output=True, text=True, timeout=_SECONDS_MAX, check=False,
-    )  # fmt: skip
+    try:
+        done = subprocess.run(  # noqa: S603
+            [str(java.home / "bin" / "java"), *options, "-cp", class_path, "-version"],
+            capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_ANSWER_SECONDS} s"
     return None if done.returncode == 0 else _last_line(done.stdout + done.stderr)
 
 
@@ -194,12 +201,16 @@ def _none_written(java: Java, reason: str) -> IncompatibleError:
     )  # fmt: skip
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
+def _publish(made: Path, path: Path) -> None:
+    """Give a file its name once its content is durable."""
+    disk = Disk()
+    descriptor = disk.open_read(str(made))
     try:
-        os.fsync(handle)
+        disk.sync(descriptor)
     finally:
-        os.close(handle)
+        disk.close(descriptor)
+    made.replace(path)
+    disk.sync_dir(str(path.parent))
 
 
 def _text(file: Path) -> str:

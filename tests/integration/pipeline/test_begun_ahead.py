@@ -90,3 +90,17 @@ def test_who_was_overtaken_learns_that_and_not_that_files_are_missing(spark, tmp
 
     with pytest.raises(FencedError):
         chain(tmp_path, spark).run(on_epoch=overtake)
+
+
+def test_what_cannot_begin_ahead_runs_in_its_epoch(spark, tmp_path, monkeypatch) -> None:
+    """Beginning early is a favour: when it fails, the epoch does it all, and nothing is lost."""
+    for number in range(FILES):
+        write_rows(tmp_path / "in", number, [("a", 1, 1.0, 1)])
+
+    def broken(action):
+        raise RuntimeError("another Spark")
+
+    monkeypatch.setattr(frames, "begin_shuffles", broken)
+    pipe = chain(tmp_path, spark, single=True)
+    assert pipe.run().epochs == FILES
+    assert [row["n"] for row in pipe.view("totals").arrow().to_pylist()] == [FILES]

@@ -19,7 +19,7 @@ import pyspark
 import holdfast as hf
 
 home, config = sys.argv[1], json.loads(sys.argv[2])
-pipe = hf.Pipeline("p", store=f"{home}/cp", master="local[2]", partitions=2, spark_config=config)
+pipe = hf.Pipeline("p", store=f"{home}/cp", partitions=2, spark_config=config)
 rows = pipe.source("in", hf.sources.Generator({"k": "id % 3"}, rows=30, rows_per_epoch=15))
 rows.group_by("k").agg(n=hf.count(), name="totals")
 pipe.run()
@@ -38,8 +38,11 @@ def look(batches):
 spark = pipe.session()
 facts = [row[0] for row in spark.range(0, 1, 1, 1).mapInArrow(look, "fact string").collect()]
 arguments = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+store = spark.sparkContext._jsc.sc().statusStore()
+described = [store.job(n).description() for n in range(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())]
+ahead = sum("start the Python workers" in str(each) for each in described)
 view = sorted(pipe.view("totals").arrow().to_pylist(), key=lambda row: row["k"])
-print(json.dumps({"facts": facts, "arguments": list(arguments), "view": view}))
+print(json.dumps({"ahead": ahead, "facts": facts, "arguments": list(arguments), "view": view}))
 spark.stop()
 """
 VIEW = [{"k": n, "n": 10} for n in range(3)]
@@ -87,6 +90,7 @@ def test_a_damaged_archive_changes_nothing_and_workers_come_from_the_daemon(
     assert main == "holdfast.pipeline.daemon"
     assert loaded == "True"
     assert ".zip" not in worker
+    assert found["ahead"] == 1, "workers are started while the first epoch is planned"
 
 
 def test_a_prepared_archive_is_used(tmp_path, prepared) -> None:

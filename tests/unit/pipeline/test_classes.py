@@ -114,8 +114,10 @@ def test_a_java_that_writes_none_or_half_is_an_error_and_leaves_nothing(java, mo
         return "first\nthe last line\n"
 
     monkeypatch.setattr(classes, "_train", train)
+    told = []
     with pytest.raises(IncompatibleError) as caught:
-        classes.prepare(java)
+        classes.prepare(java, lambda: told.append(1))
+    assert told == [1]
     assert caught.value.kind == "no_class_archive"
     reason = caught.value.facts["reason"]
     assert reason == ("the last line" if written is None else 'openjdk version "17.0.1"')
@@ -129,8 +131,9 @@ def test_what_is_there_and_good_is_not_made_again(java, tmp_path):
     path = classes.archive_path(java)
     path.parent.mkdir()
     path.write_bytes(b"abc")
-    found = classes.prepare(java)
-    assert (found.path, found.size, found.made) == (path, 3, False)
+    told = []
+    found = classes.prepare(java, lambda: told.append(1))
+    assert (found.path, found.size, found.made, told) == (path, 3, False, [])
 
 
 def test_what_is_stored_can_be_removed(java):

@@ -61,6 +61,28 @@ def test_the_daemon_has_loaded_what_tasks_need_and_says_nothing():
     assert {"pyspark.worker", "pyarrow.compute", "pyarrow.parquet"} <= modules
 
 
+def test_what_is_loaded_works_in_the_workers_that_are_forked():
+    """Threads of pyarrow and numpy in the daemon do no harm behind a fork: several, one by one."""
+    code = """
+import os
+from holdfast.pipeline.daemon import load
+load()
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        import numpy as np, pyarrow as pa, pyarrow.parquet as pq
+        table = pa.table({"k": np.arange(200_000) % 7, "x": np.ones(200_000)})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        back = pq.read_table(pa.BufferReader(sink.getvalue()), use_threads=True)
+        sums = back.group_by("k", use_threads=True).aggregate([("x", "sum")])
+        product = np.ones((200, 200)) @ np.ones((200, 200))
+        os._exit(0 if sums.num_rows == 7 and product[0, 0] == 200 else 1)
+    assert os.waitpid(child, 0)[1] == 0
+"""
+    loaded(code)
+
+
 def test_a_task_does_not_load_what_plans_epochs():
     """On a cluster every worker loads this by itself: neither sources nor the engine nor pyspark.sql."""
     _, modules = loaded("import holdfast.pipeline.stage, holdfast.pipeline.operators.aggregate")

@@ -11,13 +11,15 @@ from holdfast.pipeline import classes
 
 def prepared() -> Preparation:
     """Make the archive, unless it is there."""
-    java = require_java()
-    if sys.stderr.isatty() and not classes.archive_path(java).is_file():
-        print("running a small pipeline to learn what Spark loads: about a minute", file=sys.stderr)  # noqa: T201
-    found = classes.prepare(java)
+    found = classes.prepare(require_java(), _announce)
     return Preparation(
         path=str(found.path), bytes=found.size, seconds=found.seconds, made=found.made, deleted=[]
     )
+
+
+def _announce() -> None:
+    if sys.stderr.isatty():
+        print("running a small pipeline to learn what Spark loads: about a minute", file=sys.stderr)  # noqa: T201
 
 
 def removed() -> Preparation:
