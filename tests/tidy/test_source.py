@@ -218,7 +218,7 @@ def test_every_defect_in_range_has_a_test_and_a_mutation():
     wanted = {*range(1, 36), *range(43, 47)}
     assert {int(number) for number, _ in rows} == wanted
     tests = (ROOT / "tests" / "unit" / "test_defects.py").read_text(encoding="utf-8")
-    mutations = (ROOT / "tools" / "mutate.py").read_text(encoding="utf-8")
+    mutations = (ROOT / "tools" / "mutations" / "core.py").read_text(encoding="utf-8")
     for number, cell in rows:
         names = re.findall(r"`(test_\w+)`", cell)
         assert names, number
@@ -246,6 +246,6 @@ def test_every_mutation_still_fits_the_source():
     spec.loader.exec_module(module)
     assert [
         f"{m.file}: {m.old!r}"
-        for m in module.MUTATIONS
+        for m in module.mutations()
         if (SOURCE / m.file).read_text(encoding="utf-8").count(m.old) != m.times
     ] == []
