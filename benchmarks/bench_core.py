@@ -252,7 +252,7 @@ def bench_manifest(count: int) -> None:
 
     manifest = msgspec.structs.replace(
         store.current,
-        files=entries,
+        listed=entries,
         bytes_total=sum(e.size for e in entries),
         bytes_new=sum(e.size for e in entries),
     )

@@ -688,7 +688,7 @@ def test_a_document_of_a_newer_version_is_accepted(rig, what):
         "record": record_path(rig, second.sequence),
         "manifest": manifest_path(rig, second.checkpoint),
     }[what]
-    path.write_bytes(forge(path.read_bytes(), format=2))
+    path.write_bytes(forge(path.read_bytes(), format=3))
     if what == "manifest":  # as the newer version would have written it: the catalog agrees
         record = record_path(rig, second.sequence)
         body = json.loads(record.read_bytes())["body"]

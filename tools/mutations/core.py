@@ -273,8 +273,8 @@ MUTATIONS = [
     _d(
         "test_a_document_of_a_newer_version_is_accepted",
         "format/canonical.py",
-        "    if version > FORMAT_VERSION:",
-        "    if version > FORMAT_VERSION + 1:",
+        "    if version > kind.newest_format:",
+        "    if version > kind.newest_format + 1:",
     ),
     _d(
         "test_listing_silently_skips_what_it_cannot_read",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.schedule import Schedule
     from holdfast.checkpoint.store import SinkHandler, Store, open_store
     from holdfast.checkpoint.sweep import SweepReport
+    from holdfast.checkpoint.upgrade import UpgradePlan, plan_upgrade, upgrade_store
     from holdfast.checkpoint.verify import VerifyReport, verify_store
 
 __all__ = [
@@ -27,14 +28,17 @@ __all__ = [
     "Store",
     "StoreReader",
     "SweepReport",
+    "UpgradePlan",
     "VerifyReport",
     "footprints",
     "list_pipelines",
     "open_store",
     "plan_rebuild",
+    "plan_upgrade",
     "read_store",
     "rebuild_catalog",
     "recovery_plan",
+    "upgrade_store",
     "verify_store",
 ]
 
@@ -50,14 +54,17 @@ _WHERE = {
     "Store": "holdfast.checkpoint.store",
     "StoreReader": "holdfast.checkpoint.reader",
     "SweepReport": "holdfast.checkpoint.sweep",
+    "UpgradePlan": "holdfast.checkpoint.upgrade",
     "VerifyReport": "holdfast.checkpoint.verify",
     "footprints": "holdfast.checkpoint.footprint",
     "list_pipelines": "holdfast.checkpoint.reader",
     "open_store": "holdfast.checkpoint.store",
     "plan_rebuild": "holdfast.checkpoint.rebuild",
+    "plan_upgrade": "holdfast.checkpoint.upgrade",
     "read_store": "holdfast.checkpoint.reader",
     "rebuild_catalog": "holdfast.checkpoint.rebuild",
     "recovery_plan": "holdfast.checkpoint.opening",
+    "upgrade_store": "holdfast.checkpoint.upgrade",
     "verify_store": "holdfast.checkpoint.verify",
 }
 

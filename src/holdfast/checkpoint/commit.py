@@ -173,7 +173,7 @@ def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int)
         if before and before.watermark_us is not None:
             _check_watermark(before.watermark_us, source.watermark_us, source.name)
         order = compare(before.position, source.position) if before else "before"
-        if order not in ("equal", "before"):
+        if order not in ("equal", "before", "unordered"):
             raise InvalidInputError(
                 "a source went backwards",
                 kind="position_regressed",

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.segments import Kept, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
@@ -27,14 +28,20 @@ from holdfast.format.manifest import (
     Manifest,
     OperatorEntry,
     PackedState,
+    Segment,
+    SegmentEntry,
     SinkEntry,
     SourceEntry,
     TraceKind,
     Versions,
+    segment_bytes,
+    segment_file,
+    with_segments,
 )
 from holdfast.format.position import Position
-from holdfast.format.records import Replay
+from holdfast.format.records import Counts, Replay
 from holdfast.format.topology import Topology, fingerprint
+from holdfast.format.validate import counts_of
 from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, check_name
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
@@ -82,6 +89,7 @@ class Draft:
         self._watermark_us: int | None = None
         self._log: Position | None = None
         self._processed = 0
+        self._segments: list[Kept] = []
         self.finished = False
         if parent is not None:
             self._inherit(parent)
@@ -101,7 +109,10 @@ class Draft:
         if not self._settings.incremental:
             return
         self._operators = {e.name: e for e in parent.operators if e.name in self._known}
+        self._segments = segments_of(parent)
         for entry in parent.files:
+            if entry.kind == "segment":
+                continue
             if entry.kind == "pack":
                 self._packs[entry.path] = entry
             elif entry.kind == "offsets":
@@ -146,8 +157,12 @@ class Draft:
         partitions: int = 1,
         version: int = 1,
         position: Position | None = None,
+        counts: Counts = "live",
     ) -> None:
-        """State of an operator or reference table; `files`, if given, replaces the whole list."""
+        """State of an operator or reference table; `files`, if given, replaces the whole list.
+
+        rows, keys: those that live after this epoch; `counts` says whether they are exact.
+        """
         self._check_part(name, "operator", "table")
         if trace == "small":
             raise InvalidInputError(
@@ -162,6 +177,7 @@ class Draft:
             rows=rows,
             keys=keys,
             position=position,
+            counts=counts,
         )
         self._operators[name] = _typed(entry, OperatorEntry, "operator", name)
         if files is not None:
@@ -314,6 +330,10 @@ class Draft:
         operators = self._pack()
         files = self._inventory(operators)
         own = self._prefix()
+        plan = arrange(files, self._segments)
+        made = [self._write_segment(entries) for entries in plan.new]
+        segments = [*(kept.entry for kept in plan.kept), *(kept.entry for kept in made)]
+        files += [segment_file(entry) for entry in segments]
         operators = [
             entry
             if entry.trace == "small"
@@ -322,7 +342,7 @@ class Draft:
             )
             for entry in operators
         ]
-        return Manifest(
+        manifest = Manifest(
             format=FORMAT_VERSION,
             sha256=NO_DIGEST,
             checkpoint=self.checkpoint,
@@ -348,9 +368,26 @@ class Draft:
             sources=[self._sources[name] for name in sorted(self._sources)],
             operators=operators,
             sinks=[self._sinks[name] for name in sorted(self._sinks)],
-            files=files,
+            listed=plan.listed,
+            segments=segments,
+            counts=counts_of(operators),
             properties=self._properties,
         )
+        contents = [kept.segment for kept in (*plan.kept, *made)]
+        return with_segments(manifest, contents) if segments else manifest
+
+    def _write_segment(self, entries: list[FileEntry]) -> Kept:
+        """A list of files as a file of its own, durable with the others."""
+        path = paths.segment(self.checkpoint, self._ids.token())
+        segment = Segment(format=FORMAT_VERSION, sha256=NO_DIGEST, files=entries)
+        data = segment_bytes(segment)
+        with ArtifactWriter(self._storage, self._home.at(path)) as writer:
+            writer.write(data)
+        entry = SegmentEntry(
+            path=path, size=writer.size, sha256=writer.sha256, files=len(entries),
+            bytes=sum(file.size for file in entries),
+        )  # fmt: skip
+        return Kept(entry, segment)
 
     def _pack(self) -> list[OperatorEntry]:
         """Put all small states that are too large to be inline into one file."""

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.errors import HoldfastError, NotFoundError
+from holdfast.checkpoint.segments import load_segments
+from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
-from holdfast.format.manifest import MANIFEST_BYTES_MAX
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, parse_manifest
 from holdfast.format.records import Summary
 from holdfast.ids import CheckpointId
 
@@ -51,6 +52,7 @@ class File(msgspec.Struct, frozen=True):
 
 class _Files(msgspec.Struct):
     files: list[File] = []
+    segments: list[File] = []
 
 
 _decoder = msgspec.json.Decoder(_Files)
@@ -126,10 +128,12 @@ def _read(
         wanted = [paths.manifest(summary.checkpoint) for summary in some]
         contents = reader.home.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
         for summary, content in zip(some, contents, strict=True):
-            yield summary, _files(summary, content)
+            yield summary, _files(reader, summary, content)
 
 
-def _files(summary: Summary, content: bytes | HoldfastError) -> Sequence[File] | None:
+def _files(
+    reader: StoreReader, summary: Summary, content: bytes | HoldfastError
+) -> Sequence[File] | None:
     if isinstance(content, HoldfastError):
         if content.kind in ("not_found", "object_too_large") or isinstance(content, NotFoundError):
             return None
@@ -137,6 +141,11 @@ def _files(summary: Summary, content: bytes | HoldfastError) -> Sequence[File] |
     if sha256_hex(content) != summary.manifest_sha256:
         return None
     try:
-        return _decoder.decode(content).files
-    except msgspec.MsgspecError:
+        found = _decoder.decode(content)
+        if not found.segments:
+            return found.files
+        path = reader.home.at(paths.manifest(summary.checkpoint))
+        whole = load_segments(reader.home, parse_manifest(content, path, summary.checkpoint))
+    except (msgspec.MsgspecError, CorruptionError):
         return None
+    return [File(entry.path, entry.size, entry.pipeline) for entry in whole.files]

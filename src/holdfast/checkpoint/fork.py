@@ -185,9 +185,11 @@ def _shared(manifest: Manifest, origin: str) -> Manifest:
     """The origin's checkpoint as another pipeline of the root sees it."""
     return msgspec.structs.replace(
         manifest,
-        files=[
+        segments=[],
+        listed=[
             msgspec.structs.replace(entry, pipeline=entry.pipeline or origin)
             for entry in manifest.files
+            if entry.kind != "segment"
         ],
         properties={
             **manifest.properties,

@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.checkpoint.catalog import REBUILD, CatalogState, load_catalog
 from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.segments import load_segments
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -229,7 +230,17 @@ class StoreReader:
                 actual=actual,
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
             )
-        return self._checked(parse_manifest(data, self.home.at(path), summary.checkpoint))
+        manifest = parse_manifest(data, self.home.at(path), summary.checkpoint)
+        return self._checked(self._whole(manifest))
+
+    def _whole(self, manifest: Manifest) -> Manifest:
+        """With what its segments list; a checkpoint that was retired meanwhile has none."""
+        try:
+            return load_segments(self.home, manifest)
+        except CorruptionError as error:
+            if error.kind == "missing" and self.retired([manifest.checkpoint]):
+                raise retired_error(manifest.checkpoint) from None
+            raise
 
     def _checked(self, manifest: Manifest) -> Manifest:
         wrong = errors_of(validate(manifest))

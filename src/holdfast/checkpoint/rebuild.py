@@ -29,6 +29,7 @@ from holdfast.checkpoint.hint import read_hint, write_hint
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
+from holdfast.checkpoint.segments import load_segments
 from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
@@ -123,6 +124,7 @@ def summarise(manifest: Manifest, data: bytes) -> Summary:
         bytes_new=manifest.bytes_new,
         bytes_total=manifest.bytes_total,
         sinks=[SinkPromise(name=sink.name, replay=sink.replay) for sink in manifest.sinks],
+        counts=manifest.counts,
     )
 
 
@@ -132,6 +134,7 @@ def dropped_but_whole(reader: StoreReader, pin: Pin) -> Summary | None:
     try:
         data = reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
         manifest = parse_manifest(data, reader.home.at(path), pin.checkpoint)
+        manifest = load_segments(reader.home, manifest)
     except (NotFoundError, CorruptionError):
         return None
     summary = summarise(manifest, data)
@@ -288,6 +291,7 @@ def _scan(
         try:
             data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, entry.path, meaning.checkpoint)
+            manifest = load_segments(reader.home, manifest)
         except NotFoundError:
             continue  # a writer that lives has just let it go
         except CorruptionError as error:

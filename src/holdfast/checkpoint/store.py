@@ -269,7 +269,7 @@ class Store:
                 order = compare(source.position, known)
                 if order == "before":
                     floors[source.name] = source.position
-                elif order == "diverged":
+                elif order in ("diverged", "unordered"):
                     diverged.add(source.name)
         return {name: floor for name, floor in floors.items() if name not in diverged}
 

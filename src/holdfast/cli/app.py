@@ -25,6 +25,7 @@ VERBS = {
     "gc": "keep",
     "rebuild-catalog": "keep",
     "restore": "keep",
+    "upgrade": "keep",
     "state": "state",
     "diff": "state",
     "fork": "copy",

@@ -64,8 +64,12 @@ def size(count: int | None) -> str:
     raise AssertionError
 
 
-def count(number: int) -> str:
-    """Up to five digits as they are, then 1.2M."""
+def count(number: int | None, kind: str = "live") -> str:
+    """Up to five digits as they are, then 1.2M; what is a bound says so, None is `?`."""
+    if number is None:
+        return "?"
+    if kind == "bound":
+        return f"<={count(number)}"
     if number < 100_000:
         return str(number)
     value = float(number)

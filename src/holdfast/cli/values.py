@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.format.findings import Finding
+from holdfast.format.records import Counts
 
 Health = Literal["ok", "damaged"]
 Status = Literal["committed", "pending", "failed", "aborted", "abandoned"]
@@ -57,8 +58,9 @@ class CheckpointRow(Value, frozen=True, kw_only=True):
     age_us: int
     label: str | None
     pins: list[str]
-    rows: int
-    keys: int
+    rows: int | None
+    keys: int | None
+    counts: Counts
     processed: int
     bytes_new: int
     bytes_total: int
@@ -108,8 +110,9 @@ class OperatorView(Value, frozen=True, kw_only=True):
     what: str
     trace: str
     version: int
-    rows: int
-    keys: int
+    rows: int | None
+    keys: int | None
+    counts: Counts
     bytes: int
     files: int
     partitions: list[PartitionView]
@@ -164,8 +167,9 @@ class CheckpointView(Value, frozen=True, kw_only=True, tag="holdfast.show/1", ta
     vnodes: int
     watermark_us: int | None
     processed: int
-    rows: int
-    keys: int
+    rows: int | None
+    keys: int | None
+    counts: Counts
     bytes_new: int
     bytes_total: int
     sources: list[SourceView]
@@ -290,6 +294,19 @@ class Rebuild(Value, frozen=True, kw_only=True, tag="holdfast.rebuild/1", tag_fi
     undecided: list[str]
 
 
+class Upgrade(Value, frozen=True, kw_only=True, tag="holdfast.upgrade/1", tag_field="schema"):
+    """`upgrade`."""
+
+    root: str
+    pipeline: str
+    dry_run: bool
+    format_before: int
+    format_after: int
+    records: int
+    steps: list[str]
+    kept: dict[str, int]
+
+
 class SinkEffect(Value, frozen=True, kw_only=True):
     """What going back means for one sink."""
 
@@ -332,10 +349,10 @@ class OperatorChange(Value, frozen=True, kw_only=True):
 
     operator: str
     change: str
-    rows_before: int
-    rows_after: int
-    keys_before: int
-    keys_after: int
+    rows_before: int | None
+    rows_after: int | None
+    keys_before: int | None
+    keys_after: int | None
     bytes_before: int
     bytes_after: int
     files_shared: int

@@ -6,20 +6,22 @@ Invariants:
   value and oversized documents are `CorruptionError`; a newer format is `IncompatibleError`.
 - Every document carries `sha256` over itself without that field, so that it can be checked
   alone, without the catalog.
+- Documents are written in format 2. One of format 1 is read with the defaults of what came later,
+  may use none of it, and encodes to its own bytes again.
 
-Spec: spec/format-v1.md, section 2.
+Spec: spec/format-v2.md, section 2.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NO_DIGEST = "0" * 64
 
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -30,8 +32,14 @@ class Document(
 ):
     """Base of every stored JSON document: a format version and a digest over the rest."""
 
+    newest_format: ClassVar[int] = FORMAT_VERSION
+
     format: int = msgspec.field()
     sha256: str = msgspec.field()
+
+    def beyond_v1(self) -> str | None:
+        """What of this document format 1 does not have; None: all of it could be format 1."""
+        return None
 
 
 class _Peek(msgspec.Struct):
@@ -125,6 +133,15 @@ def decode(data: bytes, kind: type[D], *, path: str, bytes_max: int) -> D:
             actual=actual,
             remedy=_REMEDY,
         )
+    later = document.beyond_v1() if document.format == 1 else None
+    if later is not None:
+        raise CorruptionError(
+            f"{kind.__name__} says format 1, but holds what came later",
+            kind="undecodable",
+            path=path,
+            reason=f"{later} is not part of format 1",
+            remedy=_REMEDY,
+        )
     return document  # type: ignore[return-value]
 
 
@@ -151,13 +168,13 @@ def _check_version(data: bytes, kind: type[Document], path: str) -> None:
             reason=str(error)[:300],
             remedy=_REMEDY,
         ) from error
-    if version > FORMAT_VERSION:
+    if version > kind.newest_format:
         raise IncompatibleError(
             f"{kind.__name__} was written by a newer Holdfast",
             kind="newer_format",
             path=path,
             format=version,
-            supported=FORMAT_VERSION,
+            supported=kind.newest_format,
             remedy="upgrade Holdfast; nothing was changed",
         )
     if version < 1:

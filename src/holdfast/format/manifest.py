@@ -2,29 +2,32 @@
 
 Invariants:
 - The inventory is complete: own files and inherited ones, each with size and SHA-256. Restoring
-  reads one manifest and never walks a chain.
+  reads one manifest and its segments, and never walks a chain.
+- A long inventory lies in segments: immutable lists that manifests share. `listed` is what the
+  document itself lists; `files` is the whole inventory, and an error before segments were read.
 - Small operator state is inline or packed, never both and never neither by contradiction.
 - A manifest is never rewritten. What happens later (sink outcomes, pins) lies elsewhere.
 
-Spec: spec/format-v1.md, section 3.
+Spec: spec/format-v2.md, section 3.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Sequence_
 from typing import Literal
 
 import msgspec
 
-from holdfast.errors import CorruptionError
+from holdfast.errors import CorruptionError, InternalError
 from holdfast.format.canonical import Document, decode, encode, seal
 from holdfast.format.position import Position
-from holdfast.format.records import Replay
+from holdfast.format.records import Counts, Replay
 from holdfast.format.topology import Topology
-from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId
+from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch, Sequence, WriterId
 
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
-FileKind = Literal["snapshot", "delta", "blob", "pack", "offsets"]
+FileKind = Literal["snapshot", "delta", "blob", "pack", "offsets", "segment"]
 TraceKind = Literal["latest", "bag", "small", "opaque"]
 
 
@@ -85,7 +88,7 @@ class OperatorEntry(_Value, frozen=True, kw_only=True):
 
     trace: `latest` and `bag` keep runs, `small` a few bytes, `opaque` blobs that the operator alone
     understands. version: of the operator's own state. position: for a reference table, where its
-    source stood.
+    source stood. counts: whether `rows` and `keys` are those that live after the epoch.
     """
 
     name: str
@@ -97,6 +100,7 @@ class OperatorEntry(_Value, frozen=True, kw_only=True):
     bytes: int = 0
     small: InlineState | PackedState | None = None
     position: Position | None = None
+    counts: Counts = "unknown"
 
 
 class SourceEntry(_Value, frozen=True, kw_only=True):
@@ -127,7 +131,27 @@ class Versions(_Value, frozen=True, kw_only=True):
     pyarrow: str = ""
 
 
-class Manifest(Document, frozen=True, kw_only=True):
+class SegmentEntry(_Value, frozen=True, kw_only=True):
+    """One segment of an inventory. files, bytes: how many it lists, and the sum of their sizes."""
+
+    path: str
+    size: int
+    sha256: str
+    files: int
+    bytes: int
+
+
+class Segment(Document, frozen=True, kw_only=True):
+    """A list of files that does not change; manifests refer to it instead of repeating it."""
+
+    files: list[FileEntry]
+
+    def beyond_v1(self) -> str | None:
+        """The whole document."""
+        return "a segment"
+
+
+class Manifest(Document, frozen=True, kw_only=True, dict=True):
     """Everything about one checkpoint.
 
     sequence: the catalog record that was to commit it, evidence for `rebuild-catalog`.
@@ -156,8 +180,36 @@ class Manifest(Document, frozen=True, kw_only=True):
     sources: list[SourceEntry] = []
     operators: list[OperatorEntry] = []
     sinks: list[SinkEntry] = []
-    files: list[FileEntry] = []
+    listed: list[FileEntry] = msgspec.field(default_factory=list, name="files")
+    segments: list[SegmentEntry] = []
+    counts: Counts = "unknown"
     properties: dict[str, str] = {}
+
+    @property
+    def files(self) -> list[FileEntry]:
+        """The whole inventory: segments, what they list, and what the manifest itself lists."""
+        if not self.segments:
+            return self.listed
+        whole: list[FileEntry] | None = self.__dict__.get("files_whole")
+        if whole is None:
+            raise InternalError(
+                "segments of a manifest were not read", path=self.segments[0].path,
+                checkpoint=self.checkpoint,
+            )  # fmt: skip
+        return whole
+
+    def beyond_v1(self) -> str | None:
+        """Format 1 has no segments, no counts, 256 vnodes and plainer positions."""
+        if self.segments:
+            return "segments"
+        if self.counts != "unknown" or any(e.counts != "unknown" for e in self.operators):
+            return "counts"
+        if self.topology.vnodes != VNODE_COUNT:
+            return "another number of vnodes"
+        where = [*(s.position for s in self.sources), self.log]
+        where += [entry.position for entry in self.operators]
+        later = any(position is not None and position.beyond_v1() for position in where)
+        return "a position" if later else None
 
     def operator(self, name: str) -> OperatorEntry | None:
         """The entry of one operator."""
@@ -176,9 +228,41 @@ class Manifest(Document, frozen=True, kw_only=True):
         return f"checkpoints/{self.checkpoint}/"
 
 
+def with_segments(manifest: Manifest, segments: Sequence_[Segment]) -> Manifest:
+    """Give a manifest what its segments list, in their order; they must be as it says."""
+    whole = [segment_file(entry) for entry in manifest.segments]
+    for entry, segment in zip(manifest.segments, segments, strict=True):
+        if (entry.files, entry.bytes) != (len(segment.files), sum(f.size for f in segment.files)):
+            raise CorruptionError(
+                "segment lists other files than the manifest says", kind="segment_differs",
+                path=entry.path, expected=f"{entry.files} files, {entry.bytes} bytes",
+                actual=f"{len(segment.files)} files, {sum(f.size for f in segment.files)} bytes",
+            )  # fmt: skip
+        whole += segment.files
+    manifest.__dict__["files_whole"] = whole + manifest.listed
+    return manifest
+
+
+def segment_file(entry: SegmentEntry) -> FileEntry:
+    """A segment as a file of the inventory, which it is as well."""
+    return FileEntry(path=entry.path, size=entry.size, sha256=entry.sha256, kind="segment")
+
+
+def segment_bytes(segment: Segment) -> bytes:
+    """Canonical bytes of a segment."""
+    return encode(segment, bytes_max=MANIFEST_BYTES_MAX)
+
+
+def parse_segment(data: bytes, path: str) -> Segment:
+    """The segment in these bytes."""
+    return decode(data, Segment, path=path, bytes_max=MANIFEST_BYTES_MAX)
+
+
 def seal_manifest(manifest: Manifest) -> tuple[Manifest, bytes]:
     """A manifest with its digest filled in, and its canonical bytes."""
-    return seal(manifest, bytes_max=MANIFEST_BYTES_MAX)
+    sealed, data = seal(manifest, bytes_max=MANIFEST_BYTES_MAX)
+    sealed.__dict__.update(manifest.__dict__)
+    return sealed, data
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -5,7 +5,7 @@ Invariants:
 - `classify` knows exactly the paths that these functions can make: what it does not know is a
   foreign file, which Holdfast reports and never deletes.
 
-Spec: spec/format-v1.md, section 1.
+Spec: spec/format-v2.md, section 1.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{1
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 Kind = Literal[
-    "header", "latest", "lock", "record", "manifest", "run", "blob", "pack", "offsets", "outcome",
-    "pin", "temporary",
+    "header", "latest", "lock", "record", "manifest", "segment", "run", "blob", "pack", "offsets",
+    "outcome", "pin", "temporary",
 ]  # fmt: skip
+
+ARTIFACTS: tuple[Kind, ...] = ("run", "blob", "pack", "offsets", "segment")
 
 _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("temporary", re.compile(rf"(?:{_NAME}/)*\.hf-tmp-[0-9a-f]{{16}}")),
@@ -69,6 +71,7 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
             rf"blob-(?P<partition>[0-9]{{5}})-(?P<attempt>[0-9a-f]{{16}})\.bin"
         ),
     ),
+    ("segment", re.compile(rf"{CHECKPOINTS}/{_ID}/segments/(?P<attempt>[0-9a-f]{{16}})\.json")),
     ("offsets", re.compile(rf"{CHECKPOINTS}/{_ID}/offsets/(?P<name>{_NAME})\.json")),
     (
         "outcome",
@@ -139,6 +142,11 @@ def pack(checkpoint: CheckpointId) -> str:
     return f"{checkpoint_dir(checkpoint)}/state.pack"
 
 
+def segment(checkpoint: CheckpointId, attempt: str) -> str:
+    """A list of files that manifests share."""
+    return f"{checkpoint_dir(checkpoint)}/segments/{_token(attempt)}.json"
+
+
 def run(
     checkpoint: CheckpointId, operator: str, partition: int, attempt: str, *, snapshot: bool
 ) -> str:
@@ -159,6 +167,10 @@ def _attempt(partition: int, attempt: str) -> str:
         raise InvalidInputError(
             "partition is out of range", kind="invalid_partition", partition=partition, limit=99_999
         )
+    return f"{partition:05d}-{_token(attempt)}"
+
+
+def _token(attempt: str) -> str:
     if not re.fullmatch(r"[0-9a-f]{16}", attempt):
         raise InvalidInputError(
             "attempt is not allowed",
@@ -166,7 +178,7 @@ def _attempt(partition: int, attempt: str) -> str:
             attempt=repr(attempt)[:60],
             remedy="take it from IdSource.token(): 16 hexadecimal digits",
         )
-    return f"{partition:05d}-{attempt}"
+    return attempt
 
 
 def offsets(checkpoint: CheckpointId, source: str) -> str:
@@ -202,9 +214,9 @@ def temporary(directory: str, token: str) -> str:
 
 
 def is_artifact_path(path: str) -> bool:
-    """Whether a manifest may name this path: a run, blob, pack or offsets."""
+    """Whether a manifest may name this path: a run, blob, pack, offsets or segment."""
     meaning = classify(path)
-    return meaning is not None and meaning.kind in ("run", "blob", "pack", "offsets")
+    return meaning is not None and meaning.kind in ARTIFACTS
 
 
 def check_relative(path: str) -> str:

@@ -6,7 +6,7 @@ Invariants:
   needs one listing and never walks further back.
 - A pin's file name is its label; an outcome's file name is its epoch, attempt and sink.
 
-Spec: spec/format-v1.md, section 4.
+Spec: spec/format-v2.md, section 4.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import msgspec
 
 from holdfast.errors import CorruptionError
 from holdfast.format.canonical import Document, decode, encode
-from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId
+from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch, Sequence, WriterId
 
 SMALL_BYTES_MAX = 64 * 1024
 RECORD_BYTES_MAX = 64 * 1024 * 1024
 
 Replay = Literal["deduplicates", "retracts", "none"]
 OutcomeStatus = Literal["committed", "failed", "aborted"]
+Counts = Literal["live", "bound", "unknown"]
+"""What `rows` and `keys` are: exact, at most, or nothing to go by (as in format 1)."""
 
 
 class StoreHeader(Document, frozen=True, kw_only=True):
@@ -34,6 +36,10 @@ class StoreHeader(Document, frozen=True, kw_only=True):
     created_us: int
     vnodes: int
     holdfast: str
+
+    def beyond_v1(self) -> str | None:
+        """Format 1 knows one number of vnodes."""
+        return "another number of vnodes" if self.vnodes != VNODE_COUNT else None
 
 
 class SinkPromise(
@@ -67,6 +73,7 @@ class Summary(
     bytes_total: int = 0
     sinks: list[SinkPromise] = []
     abandoned: bool = False
+    counts: Counts = "unknown"
 
 
 class OpenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="open",
@@ -125,6 +132,12 @@ class Record(Document, frozen=True, kw_only=True):
     writer: WriterId
     at_us: int
     body: Body
+
+    def beyond_v1(self) -> str | None:
+        """Format 1 does not say what its counts are."""
+        body = self.body
+        listed = [body.summary] if isinstance(body, CommitBody) else getattr(body, "live", ())
+        return "counts" if any(summary.counts != "unknown" for summary in listed) else None
 
 
 class Latest(Document, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ Invariants:
   schemas, parameters, state versions, the number of vnodes.
 - A difference can be shown part by part.
 
-Spec: spec/format-v1.md, section 3.2.
+Spec: spec/format-v2.md, section 3.2.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import msgspec
 from holdfast.errors import InvalidInputError
 from holdfast.format.canonical import encode_value, sha256_hex
 from holdfast.ids import VNODE_COUNT, check_name
+
+VNODES_MAX = 65_536
 
 PartKind = Literal["source", "operator", "sink", "table"]
 
@@ -79,6 +81,11 @@ def topology(*parts: Part, vnodes: int = VNODE_COUNT) -> Topology:
                 remedy="declare the input first, or correct its name",
             )
     return Topology(parts=sorted(parts, key=lambda part: part.name), vnodes=vnodes)
+
+
+def valid_vnodes(count: int) -> bool:
+    """Whether a store may have that many vnodes: a power of two from 256 to 65,536."""
+    return VNODE_COUNT <= count <= VNODES_MAX and count & (count - 1) == 0
 
 
 def fingerprint(value: Topology) -> str:

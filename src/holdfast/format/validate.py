@@ -1,6 +1,6 @@
 """What must hold inside one manifest beyond its types, with a severity on every finding.
 
-Spec: spec/format-v1.md, section 3.4.
+Spec: spec/format-v2.md, section 3.4.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from holdfast.format.canonical import sha256_hex
 from holdfast.format.findings import Finding, Severity
 from holdfast.format.manifest import FileEntry, InlineState, Manifest, OperatorEntry, PackedState
 from holdfast.format.position import FilesPosition
-from holdfast.format.topology import fingerprint
+from holdfast.format.records import Counts
+from holdfast.format.topology import VNODES_MAX, fingerprint, valid_vnodes
 from holdfast.ids import UUID7_PATTERN, VNODE_COUNT
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -34,7 +35,9 @@ def validate(manifest: Manifest, *, parent: Manifest | None = None) -> list[Find
         *_files(manifest, parent),
         *_small_state(manifest),
         *_watermarks(manifest),
+        *_segments(manifest),
         *_totals(manifest),
+        *_counts(manifest),
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
     return sorted(findings, key=lambda finding: rank[finding.severity])
@@ -63,10 +66,10 @@ def _identity(manifest: Manifest) -> Iterator[Finding]:
             "error", "fingerprint_differs", "fingerprint does not belong to the topology",
             expected=expected, actual=manifest.fingerprint,
         )  # fmt: skip
-    if manifest.topology.vnodes != VNODE_COUNT:
+    if not valid_vnodes(manifest.topology.vnodes):
         yield _find(
-            "error", "vnodes_differ", "number of vnodes is not supported",
-            expected=VNODE_COUNT, actual=manifest.topology.vnodes,
+            "error", "vnodes_differ", "number of vnodes is no power of two that a store may have",
+            expected=f"{VNODE_COUNT} to {VNODES_MAX}", actual=manifest.topology.vnodes,
         )  # fmt: skip
 
 
@@ -134,7 +137,7 @@ def _files(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
 
 def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) -> Iterator[Finding]:
     meaning = paths.classify(entry.path)
-    if meaning is None or meaning.kind not in ("run", "blob", "pack", "offsets"):
+    if meaning is None or meaning.kind not in paths.ARTIFACTS:
         yield _find("error", "bad_path", "not a path that a manifest may name", path=entry.path)
         return
     wanted = {"snapshot": "run", "delta": "run"}.get(entry.kind, entry.kind)
@@ -155,6 +158,7 @@ def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) ->
     if meaning.kind in ("run", "blob"):
         yield from _run(entry, meaning.name, stateful)
     yield from _hash_range(entry)
+    yield from _vnode_range(entry, manifest.topology.vnodes)
     if not manifest.incremental and not entry.path.startswith(own):
         yield _find(
             "error",
@@ -187,6 +191,59 @@ def _hash_range(entry: FileEntry) -> Iterator[Finding]:
         low is not None and high is not None and not 0 <= low <= high <= _HASH_MAX
     ):
         yield _find("error", "bad_hash_range", "hash range is impossible", path=entry.path)
+
+
+def _vnode_range(entry: FileEntry, vnodes: int) -> Iterator[Finding]:
+    low, high = entry.vnode_low, entry.vnode_high
+    if (low is None) != (high is None) or (
+        low is not None and high is not None and not 0 <= low < high <= vnodes
+    ):
+        yield _find("error", "bad_vnode_range", "range of vnodes is impossible", path=entry.path)
+
+
+def _segments(manifest: Manifest) -> Iterator[Finding]:
+    """A segment is a file of its own, named in one place only."""
+    for segment in manifest.segments:
+        if segment.files < 1 or segment.bytes < 0:
+            yield _find("error", "bad_segment", "a segment lists no files", path=segment.path)
+    named = {segment.path for segment in manifest.segments}
+    for entry in manifest.files if manifest.segments else manifest.listed:
+        if entry.kind == "segment" and entry.path not in named:
+            yield _find(
+                "error", "bad_segment", "a segment is listed as a file, not as a segment",
+                path=entry.path,
+            )  # fmt: skip
+
+
+_RANK: dict[Counts, int] = {"live": 0, "bound": 1, "unknown": 2}
+
+
+def counts_of(operators: Iterable[OperatorEntry]) -> Counts:
+    """What a sum over operators is: as good as the worst of them; few bytes count as nothing."""
+    kinds: list[Counts] = [entry.counts for entry in operators if entry.trace in ("latest", "bag")]
+    return max(kinds, key=lambda kind: _RANK[kind], default="live")
+
+
+def _counts(manifest: Manifest) -> Iterator[Finding]:
+    """What the manifest says about its counts is what its operators say; sums are sums."""
+    if manifest.format == 1:
+        return
+    if manifest.counts != counts_of(manifest.operators):
+        yield _find(
+            "error", "counts_differ", "operators say otherwise what their counts are",
+            expected=counts_of(manifest.operators), actual=manifest.counts,
+        )  # fmt: skip
+    for what in ("rows", "keys"):
+        actual = sum(getattr(entry, what) for entry in manifest.operators)
+        stated = getattr(manifest, what)
+        if stated != actual:
+            yield _find(
+                "error", "total_differs", f"{what} is not the sum over operators",
+                expected=actual, actual=stated,
+            )  # fmt: skip
+    for entry in manifest.operators:
+        if entry.rows < 0 or entry.keys < 0:
+            yield _find("error", "negative", f"counts of {entry.name} cannot be negative")
 
 
 def _small_state(manifest: Manifest) -> Iterator[Finding]:

@@ -10,6 +10,8 @@ Spec: spec/guard-v1.md, section 4.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import msgspec
 
 from holdfast.checkpoint.reader import StoreReader
@@ -18,6 +20,7 @@ from holdfast.format.canonical import Document, decode, seal
 from holdfast.format.manifest import Manifest
 from holdfast.format.topology import Part, Topology, topology
 
+INDEX_FORMAT = 1
 INDEX_BYTES_MAX = 256 * 1024 * 1024
 FILES, INDEX, BATCHES = "files", "index", "batches"
 
@@ -62,6 +65,8 @@ class OperatorFacts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 class Index(Document, frozen=True, kw_only=True):
     """Everything about one savepoint of a Structured Streaming query."""
+
+    newest_format: ClassVar[int] = INDEX_FORMAT
 
     query: str
     batch: int

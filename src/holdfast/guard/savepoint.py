@@ -23,7 +23,7 @@ from holdfast.checkpoint import Draft, Store, open_store
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, InternalError, RefusedError
-from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
+from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.position import CounterPosition
 from holdfast.guard.capture import Captured, capture, digests
@@ -32,6 +32,7 @@ from holdfast.guard.index import (
     BATCHES,
     FILES,
     INDEX,
+    INDEX_FORMAT,
     Index,
     OperatorFacts,
     SourceFacts,
@@ -334,7 +335,7 @@ class _Saving:
         ]  # fmt: skip
         conf = closure.offsets.metadata.conf
         return Index(
-            format=FORMAT_VERSION,
+            format=INDEX_FORMAT,
             sha256=NO_DIGEST,
             query=closure.query,
             batch=closure.batch,

@@ -25,11 +25,15 @@ from holdfast.format.position import (
     CounterPosition,
     DeltaPosition,
     FilesPosition,
+    IcebergPosition,
     JournalPosition,
     KafkaPosition,
     MysqlPosition,
+    OpenPosition,
     Position,
     PostgresPosition,
+    PostgresSnapshot,
+    TableProgress,
 )
 from holdfast.format.records import (
     BaseBody,
@@ -45,6 +49,7 @@ from holdfast.format.records import (
     Summary,
 )
 from holdfast.format.topology import Part, PartKind, Topology, fingerprint, topology
+from holdfast.format.validate import counts_of
 from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId, uuid7
 
 _HEX = "0123456789abcdef"
@@ -107,6 +112,25 @@ def positions() -> SearchStrategy[Position]:
         st.builds(
             JournalPosition,
             journal=names(), segment=counts, offset=counts, sequence=counts, chain=digests(),
+        ),
+        st.builds(
+            IcebergPosition, table=names(), snapshot=counts, sequence=counts, files=counts,
+            phase=st.sampled_from(["follow", "snapshot"]),
+        ),
+        st.builds(
+            OpenPosition, kind=names(), order=st.sampled_from(["number", "text", "fixed", "none"]),
+            offsets=st.dictionaries(names(), counts.map(str), max_size=3),
+            meta=st.dictionaries(names(), st.text(max_size=9), max_size=2),
+        ),
+        st.builds(
+            PostgresPosition,
+            slots=st.dictionaries(names(), lsn, max_size=3), phase=st.just("snapshot"),
+            snapshot=st.builds(
+                PostgresSnapshot, xmin=st.integers(1, 99), xmax=st.integers(99, 2**40),
+            ),
+            tables=st.dictionaries(
+                names(), st.builds(TableProgress, rows=counts, done=st.booleans()), max_size=3
+            ),
         ),
         st.builds(FilesPosition, files=counts, recent=st.lists(st.text(max_size=20), max_size=3)),
         counters(),
@@ -196,7 +220,8 @@ def manifests(draw: Any) -> Manifest:
             )
             for name in shape.names("sink")
         ],
-        files=files,
+        listed=files,
+        counts=counts_of(operators),
         properties=draw(st.dictionaries(names(), st.text(max_size=20), max_size=3)),
     )
 

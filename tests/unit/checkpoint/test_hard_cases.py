@@ -341,7 +341,7 @@ def test_verification_reports_a_manifest_that_it_may_not_read(tmp_path, kind):
         path.rename(tmp_path / "elsewhere")
         path.symlink_to(tmp_path / "elsewhere")
     elif kind == "newer":
-        path.write_bytes(forge(path.read_bytes(), format=2))
+        path.write_bytes(forge(path.read_bytes(), format=3))
     else:
 
         def fail(real, wanted, **kwargs):

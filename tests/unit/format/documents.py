@@ -20,7 +20,7 @@ DIGEST = "ab" * 32
 RUN = f"checkpoints/{ID}/operators/totals/partition-00000-00000000000000aa.delta"
 OLD = f"checkpoints/{PARENT}/operators/totals/partition-00000-00000000000000aa.snap"
 PACK = f"checkpoints/{ID}/state.pack"
-BASE = {"format": 1, "sha256": NO_DIGEST}
+BASE = {"format": 2, "sha256": NO_DIGEST}
 
 
 def header(**changes: Any) -> r.StoreHeader:
@@ -94,10 +94,13 @@ def manifest(**changes: Any) -> m.Manifest:
         "sources": [m.SourceEntry(name="orders", position=at(9), epoch=3, watermark_us=60)],
         "operators": [
             m.OperatorEntry(name="counter", trace="small", small=inline(b"7"), bytes=1),
-            m.OperatorEntry(name="totals", trace="latest", rows=4, keys=2, bytes=30),
+            m.OperatorEntry(name="totals", trace="latest", rows=4, keys=2, bytes=30, counts="live"),
         ],
         "sinks": [m.SinkEntry(name="out", epoch=3, token="t", replay="none")],
-        "files": [run(OLD, kind="snapshot", base=None, size=10), run(RUN, size=20)],
+        "listed": [run(OLD, kind="snapshot", base=None, size=10), run(RUN, size=20)],
+        "rows": 4,
+        "keys": 2,
+        "counts": "live",
         "bytes_new": 20,
         "bytes_total": 30,
     }
@@ -116,6 +119,11 @@ def run(path: str = RUN, **changes: Any) -> m.FileEntry:
     return m.FileEntry(**{**fields, **changes})
 
 
+def segment(**changes: Any) -> m.Segment:
+    fields = {"files": [run(OLD, kind="snapshot", base=None, epoch_low=0, epoch_high=0)]}
+    return m.Segment(**{**BASE, **fields, **changes})
+
+
 @dataclass(frozen=True)
 class Codec:
     """How one kind of document is written and read."""
@@ -132,5 +140,6 @@ CODECS = [
     Codec("latest", latest, r.latest_bytes, lambda d: r.parse_latest(d, "f")),
     Codec("pin", pin, r.pin_bytes, lambda d: r.parse_pin(d, "f", "gold")),
     Codec("outcome", outcome, r.outcome_bytes, lambda d: r.parse_outcome(d, "f", 3, "out", 0)),
+    Codec("segment", segment, m.segment_bytes, lambda d: m.parse_segment(d, "f")),
     Codec("manifest", manifest, m.manifest_bytes, lambda d: m.parse_manifest(d, "f", ID)),
 ]

@@ -17,7 +17,7 @@ from holdfast.format.manifest import FileEntry, OperatorEntry, PackedState, Sink
 from holdfast.format.topology import Topology
 from holdfast.format.validate import validate
 
-TOTALS = OperatorEntry(name="totals", trace="latest", bytes=30)
+TOTALS = OperatorEntry(name="totals", trace="latest", rows=4, keys=2, bytes=30, counts="live")
 COUNTER = OperatorEntry(name="counter", trace="small", small=inline(b"7"), bytes=1)
 OTHER = "018bcfe5-6800-7000-8000-0000000000ff"
 
@@ -39,14 +39,17 @@ def _packed(*ranges, size=50):
     pack = FileEntry(path=PACK, size=size, sha256=DIGEST, kind="pack")
     files = [*manifest().files, pack]
     return manifest(
-        topology=topology, operators=[*operators, TOTALS], files=files,
+        topology=topology, operators=[*operators, TOTALS], listed=files,
         bytes_new=20 + size, bytes_total=30 + size,
     )  # fmt: skip
 
 
+SEGMENT = f"checkpoints/{ID}/segments/00000000000000aa.json"
+
+
 def _files(*entries):
     own = sum(e.size for e in entries if e.pipeline is None and ID in e.path)
-    return {"files": [*entries], "bytes_new": own, "bytes_total": sum(e.size for e in entries)}
+    return {"listed": [*entries], "bytes_new": own, "bytes_total": sum(e.size for e in entries)}
 
 
 def _source(**changes):
@@ -105,6 +108,9 @@ CASES = {
     ),
     "watermark_ahead": ("warning", manifest(watermark_us=61)),
     "total_differs": ("error", manifest(bytes_new=21)),
+    "bad_vnode_range": ("error", manifest(**_files(run(vnode_low=4, vnode_high=4)))),
+    "bad_segment": ("error", manifest(**_files(run(SEGMENT, kind="segment")))),
+    "counts_differ": ("error", manifest(counts="bound")),
 }  # fmt: skip
 
 

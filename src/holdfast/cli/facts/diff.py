@@ -6,7 +6,7 @@ import tempfile
 from typing import Any
 
 from holdfast.cli.address import Place
-from holdfast.cli.facts.listing import position_text
+from holdfast.cli.facts.listing import known, position_text
 from holdfast.cli.facts.state import Database, database
 from holdfast.cli.values import (
     Difference,
@@ -73,7 +73,10 @@ def _positions(left: Manifest, right: Manifest) -> list[PositionChange]:
     return found
 
 
-_ORDERS = {"equal": "same", "before": "forward", "after": "back", "diverged": "diverged"}
+_ORDERS = {
+    "equal": "same", "before": "forward", "after": "back", "diverged": "diverged",
+    "unordered": "moved",
+}  # fmt: skip
 
 
 def _order(old: SourceEntry | None, new: SourceEntry | None) -> str:
@@ -94,16 +97,23 @@ def _operator(left: Manifest, right: Manifest, name: str) -> OperatorChange:
     return OperatorChange(
         operator=name,
         change=_change(old, new, same=here == there),
-        rows_before=old.rows if old else 0,
-        rows_after=new.rows if new else 0,
-        keys_before=old.keys if old else 0,
-        keys_after=new.keys if new else 0,
+        rows_before=_known(old, "rows"),
+        rows_after=_known(new, "rows"),
+        keys_before=_known(old, "keys"),
+        keys_after=_known(new, "keys"),
         bytes_before=old.bytes if old else 0,
         bytes_after=new.bytes if new else 0,
         files_shared=len(here & there),
         files_only_before=len(here - there),
         files_only_after=len(there - here),
     )
+
+
+def _known(entry: OperatorEntry | None, what: str) -> int | None:
+    if entry is None:
+        return 0
+    counted = entry.counts if entry.trace in ("latest", "bag") else "live"
+    return known(getattr(entry, what), counted)
 
 
 def _change(old: OperatorEntry | None, new: OperatorEntry | None, *, same: bool) -> str:

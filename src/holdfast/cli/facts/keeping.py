@@ -80,7 +80,7 @@ def unpin_place(place: Place, label: str, *, force: bool) -> Pinned:
 
 def take_role(place: Place, *, takeover: bool, settings: Settings, what: str) -> Store:
     """Open for writing exactly where the pipeline stands."""
-    _check_lockable(place, takeover=takeover, what=what)
+    check_lockable(place, takeover=takeover, what=what)
     plan = recovery_plan(place.storage, place.pipeline, settings=settings)
     if plan.refusal is not None:
         raise plan.refusal
@@ -110,7 +110,7 @@ def take_role(place: Place, *, takeover: bool, settings: Settings, what: str) ->
     )
 
 
-def _check_lockable(place: Place, *, takeover: bool, what: str) -> None:
+def check_lockable(place: Place, *, takeover: bool, what: str) -> None:
     """Where there are no locks, nobody can see a running pipeline: its end must be asked for."""
     if takeover:
         return
@@ -306,7 +306,7 @@ def restore_place(
     state = reader.catalog()
     newer = [entry for entry in state.live if entry.checkpoint in plan.abandon]
     if refusal is None and not dry_run:
-        _check_lockable(place, takeover=takeover, what="restore")
+        check_lockable(place, takeover=takeover, what="restore")
         with open_store(
             place.storage, place.pipeline, topology=manifest.topology, settings=settings,
             resume=summary.checkpoint, takeover=takeover, clean_up=False,

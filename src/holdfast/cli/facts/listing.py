@@ -31,7 +31,7 @@ from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
-from holdfast.format.records import Pin, Summary
+from holdfast.format.records import Counts, Pin, Summary
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId
 from holdfast.storage.api import Storage
@@ -105,8 +105,9 @@ def _list_once(place: Place, now_us: int, limit: int | None) -> tuple[Listing, s
                 age_us=max(0, now_us - summary.created_us),
                 label=summary.label,
                 pins=sorted(pin.label for pin in pins if pin.checkpoint == summary.checkpoint),
-                rows=summary.rows,
-                keys=summary.keys,
+                rows=known(summary.rows, summary.counts),
+                keys=known(summary.keys, summary.counts),
+                counts=summary.counts,
                 processed=summary.processed,
                 bytes_new=summary.bytes_new,
                 bytes_total=summary.bytes_total,
@@ -237,8 +238,9 @@ def show_checkpoint(place: Place, summary: Summary, now_us: int) -> CheckpointVi
         vnodes=manifest.topology.vnodes,
         watermark_us=manifest.watermark_us,
         processed=manifest.processed,
-        rows=manifest.rows,
-        keys=manifest.keys,
+        rows=known(manifest.rows, manifest.counts),
+        keys=known(manifest.keys, manifest.counts),
+        counts=manifest.counts,
         bytes_new=manifest.bytes_new,
         bytes_total=manifest.bytes_total,
         sources=[source_view(entry) for entry in manifest.sources],
@@ -292,20 +294,27 @@ def _point(point: object) -> str:
     return str(point)
 
 
+def known(count: int, counts: Counts) -> int | None:
+    """A count of rows or keys; None where nothing can be said, as in stores of format 1."""
+    return None if counts == "unknown" else count
+
+
 def operator_views(manifest: Manifest) -> list[OperatorView]:
     """Operators with rows and bytes for each partition."""
     parts = {part.name: part for part in manifest.topology.parts}
     found = []
     for entry in manifest.operators:
         files = manifest.files_of(entry.name)
+        counts = entry.counts if entry.trace in ("latest", "bag") else "live"
         found.append(
             OperatorView(
                 name=entry.name,
                 what=parts[entry.name].what if entry.name in parts else "",
                 trace=entry.trace,
                 version=entry.version,
-                rows=entry.rows,
-                keys=entry.keys,
+                rows=known(entry.rows, counts),
+                keys=known(entry.keys, counts),
+                counts=counts,
                 bytes=entry.bytes,
                 files=len(files),
                 partitions=_partitions(manifest, entry),

@@ -1,4 +1,4 @@
-"""`pin`, `unpin`, `delete`, `gc`, `rebuild-catalog`, `restore`: verbs that change a pipeline."""
+"""`pin`, `unpin`, `delete`, `gc`, `rebuild-catalog`, `restore`, `upgrade`: they change a store."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ def register(app: typer.Typer) -> None:
             "holdfast restore --to before-upgrade checkpoints/orders",
         )
     )(restore)
+    app.command(epilog=example("holdfast upgrade --dry-run checkpoints/orders"))(upgrade)
 
 
 @verb
@@ -219,3 +220,26 @@ def restore(
     )
     emit(value, views.restore, as_json=as_json)
     raise typer.Exit(int(value.refusal is not None))
+
+
+@verb
+def upgrade(
+    store: StoreArgument,
+    *,
+    dry_run: DryRunOption = False,
+    takeover: TakeoverOption = False,
+    pipeline: PipelineOption = None,
+    as_json: JsonOption = False,
+    option: ClientOption = None,
+) -> None:
+    """Bring a store of an older format to the newest one.
+
+    No store needs it to be used: older formats are read, the newest is written. Afterwards older
+    versions of Holdfast refuse the store at the first look. Checkpoints are not written again.
+    """
+    from holdfast.cli.facts.upgrading import upgrade_place
+    from holdfast.cli.views import keep as views
+
+    place = find_place(store, pipeline, parse_options(option))
+    value = upgrade_place(place, dry_run=dry_run, takeover=takeover)
+    emit(value, views.upgrade, as_json=as_json)

@@ -76,7 +76,8 @@ def listing(value: Listing) -> Iterator[Line]:
         columns,
         [
             ((names[row.checkpoint], "cyan"), str(row.epoch), age(row.age_us), _label(row),
-             count(row.rows), count(row.keys), size(row.bytes_new), size(row.bytes_exclusive),
+             count(row.rows, row.counts), count(row.keys, row.counts), size(row.bytes_new),
+             size(row.bytes_exclusive),
              styled(row.status), styled(row.health))
             for row in value.checkpoints
         ],
@@ -133,7 +134,7 @@ def checkpoint(value: CheckpointView) -> Iterator[Line]:
         ("fingerprint", value.fingerprint),
         ("watermark", when(value.watermark_us)),
         ("processed", f"{value.processed} records"),
-        ("state", f"{value.rows} rows, {value.keys} keys"),
+        ("state", _state(value)),
         ("bytes", _bytes(value)),
         ("written by", ", ".join(f"{k} {v}" for k, v in value.versions.items() if v)),
     ]  # fmt: skip
@@ -178,6 +179,13 @@ def _sources(found: list[SourceView]) -> Iterator[Line]:
     yield from table(columns, rows)
 
 
+def _state(value: CheckpointView) -> str:
+    if value.rows is None or value.keys is None:
+        return "rows and keys are not known: it was written in format 1"
+    most = "at most " if value.counts == "bound" else ""
+    return f"{most}{value.rows} rows, {value.keys} keys"
+
+
 def operators(found: list[OperatorView]) -> Iterator[Line]:
     """Operators, each with a line for every partition."""
     if not found:
@@ -187,7 +195,8 @@ def operators(found: list[OperatorView]) -> Iterator[Line]:
     for operator in found:
         rows.append(
             ((operator.name, "bold"), f"{operator.what} {operator.trace}".strip(),
-             count(operator.rows), count(operator.keys), size(operator.bytes), str(operator.files))
+             count(operator.rows, operator.counts), count(operator.keys, operator.counts),
+             size(operator.bytes), str(operator.files))
         )  # fmt: skip
         rows.extend(
             (f"  partition {part.partition}", "", count(part.rows), "", size(part.bytes),

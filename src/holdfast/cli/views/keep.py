@@ -1,11 +1,11 @@
-"""`pin`, `unpin`, `delete`, `gc`, `rebuild-catalog`, `restore`, `fork`, `sync` for people."""
+"""What the verbs that change a store say to people: `pin` to `upgrade`, `fork` and `sync`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from holdfast.cli.text import Col, Line, line, plural, short_ids, size, table, wrapped
-from holdfast.cli.values import Collection, Fork, Pinned, Rebuild, Restore, Sync
+from holdfast.cli.values import Collection, Fork, Pinned, Rebuild, Restore, Sync, Upgrade
 from holdfast.cli.views.inspect import failure
 
 _GOOD, _BAD, _MEH, _DIM = "green", "bold red", "yellow", "dim"
@@ -62,6 +62,20 @@ def rebuild(value: Rebuild) -> Iterator[Line]:
         yield from wrapped(f"left out: {path}: {reason}", style=_MEH)
     for each in value.undecided:
         yield line((f"undecided: {each}: name one with --choose", _BAD))
+
+
+def upgrade(value: Upgrade) -> Iterator[Line]:
+    """What upgrading does."""
+    if not value.steps:
+        yield line(f"pipeline {value.pipeline} has format {value.format_after} already")
+        return
+    word = "would upgrade" if value.dry_run else "upgraded"
+    change = f"from format {value.format_before} to {value.format_after}"
+    yield line((word, _MEH if value.dry_run else _GOOD), f" pipeline {value.pipeline} {change}")
+    for step in value.steps:
+        yield from wrapped(step, indent="  ")
+    for kind, count in sorted(value.kept.items()):
+        yield line(f"  {count} {kind} of format 1 stay as they are: they are read for ever")
 
 
 def restore(value: Restore) -> Iterator[Line]:

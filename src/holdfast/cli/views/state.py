@@ -144,7 +144,9 @@ def _operators(found: list[OperatorChange]) -> Iterator[Line]:
     )  # fmt: skip
 
 
-def _delta(before: int, after: int) -> str:
+def _delta(before: int | None, after: int | None) -> str:
+    if before is None or after is None:
+        return "?"
     return "=" if before == after else f"{after - before:+d}"
 
 
