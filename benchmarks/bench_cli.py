@@ -189,7 +189,16 @@ def build_state(root: Path, keys: int, change: int) -> None:
                 "orders": rng.integers(1, 50, len(part)),
             })  # fmt: skip
             runs.append(trace.apply(rows, store.storage, target))
-            put_trace(draft, "totals", TraceKind.LATEST, runs, partitions=1, keys=keys)
+            put_trace(
+                draft,
+                "totals",
+                TraceKind.LATEST,
+                runs,
+                partitions=1,
+                rows=keys,
+                keys=keys,
+                counts="live",
+            )
             draft.set_source("orders", hf.CounterPosition(partitions={"0": draft.epoch + 1}))
             store.commit(draft)
 

@@ -1,11 +1,16 @@
-"""Build the golden store of format version 1: the same bytes every time.
+"""Build the golden stores of the newest format: the same bytes every time.
 
-    python tools/make_golden.py tests/compat/v1
+    python tools/make_golden.py tests/compat/v2
+    python tools/make_golden.py --pipeline tests/compat/v2
+
+Those of older formats were made by the software of their time, and are never made again.
 
 The store is made through the public API with seeded ids and a clock that stands still between
 steps. It holds several incremental checkpoints, inline and packed small state, offsets in a file,
-all kinds of records including a base, a rollback, a savepoint, and outcomes of every kind. The
-versions of Python and Holdfast are fixed, since they are written into the documents.
+segments, all kinds of records including a base, a rollback, a savepoint, a fork, positions of every
+connector, and outcomes of every kind. The versions of Python and Holdfast are fixed, since they
+are written into the documents. With --pipeline, Spark runs a small pipeline with a latest trace and
+bags; its runs are Arrow files, so their bytes change with pyarrow.
 """
 
 from __future__ import annotations
@@ -13,20 +18,30 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 from unittest import mock
+
+import msgspec
 
 import holdfast
 from holdfast import (
     CounterPosition,
+    DeltaPosition,
     FilesPosition,
+    IcebergPosition,
+    JournalPosition,
     KafkaPosition,
     MysqlPosition,
+    OpenPosition,
     Part,
     PostgresPosition,
+    PostgresSnapshot,
     Settings,
     Store,
+    TableProgress,
     topology,
 )
+from holdfast.checkpoint.fork import fork_pipeline
 from holdfast.clock import ManualClock
 from holdfast.format.manifest import Versions
 from holdfast.format.position import Position
@@ -34,6 +49,7 @@ from holdfast.ids import SeededIds
 from holdfast.storage import LocalStorage
 
 PIPELINE = "golden"
+TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 VERSIONS = Versions(holdfast="0.1.0", python="3.11.0", spark="4.3.0", pyarrow="18.0.0")
 SETTINGS = Settings(retain=100, inline_bytes_max=16)
@@ -54,17 +70,46 @@ TOPOLOGY = topology(
 )  # fmt: skip
 
 
+def changes(number: int) -> PostgresPosition:
+    """A snapshot of two tables, then the stream."""
+    if number >= 2:
+        return PostgresPosition(slots={"slot": f"16/{number + 1:X}"})
+    tables = {"orders": TableProgress(rows=5, done=True), "items": TableProgress(rows=number + 1)}
+    snapshot = PostgresSnapshot(xmin=7, xmax=11, xip=[8, 9])
+    return PostgresPosition(
+        slots={"slot": f"16/{number + 1:X}"}, phase="snapshot", snapshot=snapshot, tables=tables
+    )
+
+
+def others(number: int) -> dict[str, Position]:
+    """Where sources of the other connectors stand, in a pipeline of their own."""
+    return {
+        "lake": DeltaPosition(table="t", version=number + 1, files=number, phase="snapshot")
+        if number == 0
+        else DeltaPosition(table="t", version=number + 1),
+        "ice": IcebergPosition(table="i", snapshot=900 + number, sequence=number),
+        "log": JournalPosition(
+            journal="j", segment=0, offset=number * 100, sequence=number, chain=f"{number}" * 64
+        ),
+        "queue": OpenPosition(
+            kind="acme-queue", offsets={"p0": f"{number:06d}"}, order="fixed", meta={"region": "eu"}
+        ),
+        "feed": OpenPosition(kind="acme-feed", offsets={"": f"token-{9 - number}"}, order="none"),
+    }
+
+
 def step(store: Store, number: int, *, label: str | None = None) -> str:
     """Commit one epoch; returns the id of its checkpoint."""
     draft = store.draft(label=label)
+    offsets = {str(p): number * 10 + p for p in range(2 + number // 3)}
     draft.set_source(
         "orders",
-        KafkaPosition(topics={"orders": {str(p): number * 10 + p for p in range(2 + number // 3)}}),
+        KafkaPosition(topics={"orders": offsets}, topic_ids={"orders": TOPIC_ID}),
         watermark_us=1_700_000_000_000_000 + number,
     )
     log = draft.put_offsets("events", "\n".join(f"file-{n}" for n in range(number + 1)).encode())
     draft.set_source("events", FilesPosition(files=number + 1, log=log), idle=number == 2)
-    draft.set_source("changes", PostgresPosition(slots={"slot": f"16/{number + 1:X}"}))
+    draft.set_source("changes", changes(number))
     draft.set_source("binlog", MysqlPosition(gtids=[f"{SERVER}:1-{number + 5}"]))
     snapshot = number in (0, 4)
     runs = [
@@ -75,7 +120,8 @@ def step(store: Store, number: int, *, label: str | None = None) -> str:
         draft.reset_files("totals")
     draft.set_operator("totals", trace="latest", rows=10 + number, keys=5, partitions=2, version=2)
     for run in runs:
-        draft.add_file(run)
+        epoch = int(draft.epoch)
+        draft.add_file(msgspec.structs.replace(run, epoch_low=epoch, epoch_high=epoch))
     rates: Position = CounterPosition(partitions={"version": number})
     table = draft.write_run("rates", 0, b"rates" * 10, snapshot=True, rows=1)
     draft.set_operator("rates", trace="bag", files=[table], rows=1, keys=1, position=rates)
@@ -120,20 +166,65 @@ def build(root: Path) -> None:
         newest = step(store, 4)
         store.record_outcome(newest, "lake", "committed")
         store.delete(str(store.list()[-1].checkpoint))
+    clock.advance_ms(60_000)
+    fork_pipeline(storage, PIPELINE, "gold", "branch", clock=clock, ids=ids)
+    build_others(storage, clock, ids)
     storage.close()
 
 
+def build_others(storage: LocalStorage, clock: ManualClock, ids: SeededIds) -> None:
+    """A pipeline with sources of all connectors that the first one does not have."""
+    parts = [Part(name=name, kind="source", what=name) for name in others(0)]
+    shape = topology(*parts)
+    with holdfast.open_store(storage, "positions", topology=shape, clock=clock, ids=ids) as store:
+        for number in range(2):
+            clock.advance_ms(1_000)
+            draft = store.draft()
+            for name, position in others(number).items():
+                draft.set_source(name, position)
+            store.commit(draft)
+
+
+def build_pipeline(root: Path) -> None:
+    """A store that Spark has filled: totals by key, and both sides of a join."""
+    from pyspark.sql import SparkSession
+
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
+    pipeline(root, spark, stop=3).run()
+    spark.stop()
+
+
+def pipeline(root: Path, spark: Any, *, stop: int) -> Any:
+    """The pipeline of the golden store, up to so many epochs of 20 rows."""
+    pipe = holdfast.Pipeline("pipeline", store=root, spark=spark, partitions=2)
+    source = holdfast.sources.Generator(
+        {"k": "id % 7", "x": "id * 3"}, rows=20 * stop, rows_per_epoch=20
+    )
+    rows = pipe.source("numbers", source)
+    totals = rows.group_by("k").agg(n=holdfast.count(), s=holdfast.sum("x"), name="totals")
+    rows.join(totals, on="k", name="joined")
+    return pipe
+
+
 def main(target: Path) -> None:
-    """Replace the directory by a newly built store."""
-    if target.exists():
-        shutil.rmtree(target)
+    """Replace the stores of the directory by newly built ones."""
+    for name in (PIPELINE, "branch", "positions"):
+        shutil.rmtree(target / name, ignore_errors=True)
+    target.mkdir(parents=True, exist_ok=True)
     with (
         mock.patch("holdfast.checkpoint.commit.software", return_value=VERSIONS),
         mock.patch("holdfast.checkpoint.opening.platform.node", return_value="golden-host"),
         mock.patch("holdfast.checkpoint.opening.__version__", VERSIONS.holdfast),
+        mock.patch("holdfast.checkpoint.segments.LISTED_MAX", 4),
+        mock.patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):
         build(target)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--pipeline":
+        build_pipeline(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))

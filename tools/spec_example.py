@@ -1,4 +1,4 @@
-"""Write section 8 of the specification anew: `.venv/bin/python tools/spec_example.py`.
+"""Write section 10 of the specification again: `.venv/bin/python tools/spec_example.py`.
 
 Only after a deliberate change of the format; the diff of the bytes is then part of the review.
 """
@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SPEC = ROOT / "spec" / "format-v1.md"
+SPEC = ROOT / "spec" / "format-v2.md"
 MARK = "<!-- the bytes: written by tools/spec_example.py, checked by tests/unit/test_spec.py -->\n"
 
 

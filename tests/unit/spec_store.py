@@ -1,7 +1,9 @@
-"""The tiny store whose bytes stand in spec/format-v1.md, section 8, made anew."""
+"""The tiny store whose bytes stand in spec/format-v2.md, section 10, made again."""
 
 from pathlib import Path
 from unittest.mock import patch
+
+import msgspec
 
 import holdfast as hf
 from holdfast.clock import ManualClock
@@ -12,9 +14,10 @@ PIPELINE = "tiny"
 
 
 def write_spec_store(root: Path) -> Path:
-    """Two checkpoints, one outcome, one savepoint; returns the pipeline's directory."""
+    """Two checkpoints, a segment, one outcome, one savepoint; returns the pipeline's directory."""
     topology = hf.topology(
         hf.Part(name="numbers", kind="source", what="counter"),
+        hf.Part(name="queue", kind="source", what="acme-queue"),
         hf.Part(name="seen", kind="operator", what="distinct", inputs=["numbers"], keys=["n"]),
         hf.Part(name="total", kind="operator", what="sum", inputs=["numbers"], stateful=True),
         hf.Part(name="out", kind="sink", what="files", inputs=["total"]),
@@ -25,15 +28,21 @@ def write_spec_store(root: Path) -> Path:
         patch("platform.node", return_value="example"),
         patch("holdfast.checkpoint.commit.software", return_value=versions),
         patch("holdfast.checkpoint.opening.__version__", "0.1.0"),
+        patch("holdfast.checkpoint.segments.LISTED_MAX", 1),
+        patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):
         store = hf.open_store(root, PIPELINE, topology=topology, clock=clock, ids=SeededIds(7))
         for epoch, (count, total) in enumerate([(3, 3), (5, 10)]):
             clock.advance_ms(1_000)
             draft = store.draft()
             draft.set_source("numbers", hf.CounterPosition(partitions={"0": count}))
+            offsets = {"p0": f"{count:06d}"}
+            draft.set_source(
+                "queue", hf.OpenPosition(kind="acme-queue", offsets=offsets, order="number")
+            )
             run = draft.write_run("seen", 0, b"run %d\n" % epoch, snapshot=epoch == 0, rows=count)
             draft.set_operator("seen", trace="latest", rows=count, keys=count)
-            draft.add_file(run)
+            draft.add_file(msgspec.structs.replace(run, epoch_low=epoch, epoch_high=epoch))
             draft.put_small("total", str(total).encode())
             draft.stage_sink("out", f"staged/{epoch}", replay="deduplicates")
             draft.add_processed(count)

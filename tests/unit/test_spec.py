@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_store import write_spec_store
 
-from holdfast.format import manifest, position, records, topology
+from holdfast.format import manifest, paths, position, records, topology
 from holdfast.format.canonical import encode_value
 
 ROOT = Path(__file__).resolve().parents[2]
-SPEC = (ROOT / "spec" / "format-v1.md").read_text()
+SPEC = (ROOT / "spec" / "format-v2.md").read_text()
 BYTES = SPEC.split("test_spec.py -->\n")[1]
 
 
@@ -28,13 +28,13 @@ def _second_implementation(value) -> bytes:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """The specification's store, made anew; bytes by path."""
+    """The specification's store, made again; bytes by path."""
     root = write_spec_store(tmp_path_factory.mktemp("spec"))
     return {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*") if p.is_file()}
 
 
 def _shown():
-    """Files as section 8 shows them; a run ends with the line feed that its size counts."""
+    """Files as section 10 shows them; a run ends with the line feed that its size counts."""
     blocks = re.findall(
         r"^`(\S+)`, (\d+) bytes:\n\n```\n(.*?)\n```$", BYTES, re.MULTILINE | re.DOTALL
     )
@@ -47,7 +47,7 @@ def _shown():
 
 
 def test_the_bytes_in_the_specification_are_what_holdfast_writes(store):
-    """Section 8 shows every byte of a store that Holdfast writes today."""
+    """Section 10 shows every byte of a store that Holdfast writes today."""
     shown = _shown()
     assert {path: data for path, data in store.items() if data} == shown
 
@@ -79,7 +79,15 @@ def test_documents_can_be_checked_from_the_specification_alone():
         path = f"checkpoints/{summary['checkpoint']}/manifest.json"
         assert hashlib.sha256(shown[path]).hexdigest() == summary["manifest_sha256"]
         described = documents[path]
-        for file in described["files"]:
+        files = described.get("files", [])
+        for segment in described.get("segments", []):
+            listed = documents[segment["path"]]["files"]
+            assert (segment["files"], segment["bytes"]) == (
+                len(listed), sum(file["size"] for file in listed),
+            )  # fmt: skip
+            files = [*files, segment, *listed]
+        assert sum(file["size"] for file in files) == described["bytes_total"]
+        for file in files:
             assert hashlib.sha256(shown[file["path"]]).hexdigest() == file["sha256"]
             assert len(shown[file["path"]]) == file["size"]
         inline = [o["small"] for o in described["operators"] if "small" in o]
@@ -88,6 +96,33 @@ def test_documents_can_be_checked_from_the_specification_alone():
             assert hashlib.sha256(data).hexdigest() == small["sha256"]
         pipeline = hashlib.sha256(_second_implementation(described["topology"])).hexdigest()
         assert pipeline == described["fingerprint"]
+
+
+def test_the_documents_of_version_1_are_read_and_encode_to_their_own_bytes():
+    """The bytes that the first version's specification shows are documents for ever."""
+    old = (ROOT / "spec" / "format-v1.md").read_text().split("test_spec.py -->\n")[1]
+    shown = dict(
+        re.findall(r"^`(\S+)`, \d+ bytes:\n\n```\n(.*?)\n```$", old, re.MULTILINE | re.DOTALL)
+    )
+    again = {
+        "header": lambda d, x: records.header_bytes(records.parse_header(d, "f")),
+        "latest": lambda d, x: records.latest_bytes(records.parse_latest(d, "f")),
+        "pin": lambda d, x: records.pin_bytes(records.parse_pin(d, "f", x.name)),
+        "record": lambda d, x: records.record_bytes(records.parse_record(d, "f", x.sequence)),
+        "outcome": lambda d, x: records.outcome_bytes(
+            records.parse_outcome(d, "f", x.epoch, x.name, x.attempt)
+        ),
+        "manifest": lambda d, x: manifest.manifest_bytes(
+            manifest.parse_manifest(d, "f", x.checkpoint)
+        ),
+    }
+    seen = set()
+    for path, text in shown.items():
+        meaning = paths.classify(path)
+        if meaning.kind in again:
+            seen.add(meaning.kind)
+            assert again[meaning.kind](text.encode(), meaning) == text.encode()
+    assert seen == set(again)
 
 
 def test_the_worked_digest_in_the_text_is_right():
@@ -136,7 +171,7 @@ def test_the_table_of_fields_is_that_of_the_source(name):
 
 
 def _documents():
-    return {"Manifest", "StoreHeader", "Record", "Latest", "Pin", "Outcome"}
+    return {"Manifest", "Segment", "StoreHeader", "Record", "Latest", "Pin", "Outcome"}
 
 
 def test_limits_in_the_specification_are_those_of_the_source():
@@ -144,7 +179,7 @@ def test_limits_in_the_specification_are_those_of_the_source():
     limits = SPEC.split("### 7.3 Limits")[1].split("\n## ")[0]
     assert f"header, outcome, pin, hint | {records.SMALL_BYTES_MAX:,} bytes" in limits
     assert records.RECORD_BYTES_MAX == manifest.MANIFEST_BYTES_MAX
-    assert f"record, manifest | {records.RECORD_BYTES_MAX:,} bytes" in limits
+    assert f"record, manifest, segment | {records.RECORD_BYTES_MAX:,} bytes" in limits
 
 
 _TEXT = st.text(st.characters(exclude_categories=("Cs",)))

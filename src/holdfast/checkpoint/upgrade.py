@@ -9,7 +9,7 @@ Invariants:
   again does what is left. A store that is up to date is not written to.
 - Like every writer it takes the fence, and it does not choose another checkpoint by the way.
 
-Spec: spec/format-v2.md, section 9.
+Spec: spec/format-v2.md, section 8.
 """
 
 from __future__ import annotations

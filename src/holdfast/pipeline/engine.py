@@ -21,6 +21,7 @@ from holdfast.checkpoint import Store
 from holdfast.errors import FencedError, HoldfastError, InternalError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId, RandomIds
+from holdfast.pipeline.counting import LiveCounts
 from holdfast.pipeline.crowding import Crowding
 from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.failures import spark_failure
@@ -45,7 +46,7 @@ class Progress:
     """Everything that moves from epoch to epoch."""
 
     runs: dict[str, list[RunInfo]] = field(default_factory=dict)
-    keys: dict[str, int] = field(default_factory=dict)
+    counts: LiveCounts = field(default_factory=LiveCounts)
     parent: CheckpointId | None = None
     epoch: int = 0
 
@@ -97,6 +98,8 @@ class Engine:
         self._commit: Future[float] | None = None
         self._waiting: Waiting | None = None
         self._progress = Progress()
+        for found in resolved.values():
+            self._progress.counts.declare(found.work)
         self.summary = RunSummary()
 
     @property
@@ -133,7 +136,7 @@ class Engine:
             entry = manifest.operator(trace)
             if entry is not None:
                 progress.runs[trace] = list(runs_of(manifest, trace))
-                progress.keys[trace] = entry.keys
+                progress.counts.restore(entry)
         marks = {}
         for name, reader in self._readers.items():
             reader.restore(manifest, self._store.reader)
@@ -369,16 +372,10 @@ class Engine:
                 totals[key] = totals.get(key, 0) + value
                 mine = by_operator.setdefault(control.name, {})
                 mine[key] = mine.get(key, 0) + value
-            if control.name in self._resolved:
-                self._count_keys(control)
+            progress.counts.add(control.counts)
         self._crowding.note(by_operator)
         self._builder.condensing = self._crowding.operators()
         return totals, bytes_new
-
-    def _count_keys(self, control: Control) -> None:
-        counts, progress = control.counters, self._progress
-        delta = counts.get("keys_new", 0) - counts.get("keys_gone", 0)
-        progress.keys[control.name] = progress.keys.get(control.name, 0) + delta
 
     def _check_partitions(self, controls: list[Control]) -> None:
         """Every task of every operator reports, and none with rows of another one's partition."""
@@ -413,7 +410,7 @@ class Engine:
         for trace, schema in self._schemas.items():
             listed = put_trace(
                 draft, trace, TraceKind(schema.kind), self._progress.runs.get(trace, []),
-                partitions=self._partitions, keys=self._progress.keys.get(trace, 0),
+                partitions=self._partitions, **self._progress.counts.of(trace)._asdict(),
             )  # fmt: skip
             self._progress.runs[trace] = listed
         for name, reader in self._readers.items():

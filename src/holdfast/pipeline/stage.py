@@ -76,13 +76,14 @@ class Staged(msgspec.Struct, frozen=True):
 
 
 class Control(msgspec.Struct, frozen=True):
-    """What one task reports."""
+    """What one task reports; `counts`: by trace, live rows and keys that came or went."""
 
     name: str
     partition: int
     runs: list[RunInfo] = []
     staged: list[Staged] = []
     counters: dict[str, int] = {}
+    counts: dict[str, tuple[int, int]] = {}
 
 
 class StageJob(msgspec.Struct, frozen=True):
@@ -210,6 +211,7 @@ def partition_of(batches: Sequence[Any], partitions: int) -> int:
 def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) -> Iterator[Any]:
     counters: dict[str, int] = {}
     runs: list[RunInfo] = []
+    counts: dict[str, tuple[int, int]] = {}
     changes: Any = None
     late: Any = None
     if spec.work is None:
@@ -221,7 +223,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
             rows = rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
         counters["rows"] = rows.num_rows
         counters["rows_in"] = int(np.abs(weights_of(rows)).sum())
-        result, runs = _work(spec, spec.work, job, partition, rows)
+        result, runs, counts = _work(spec, spec.work, job, partition, rows)
         changes, late = result.changes, result.late
         counters |= result.counters
     count = changes.num_rows if changes is not None else 0
@@ -231,7 +233,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
         table = late if target.late else changes
         if table is not None and table.num_rows:
             staged.append(_stage(spec, job, partition, target, table))
-    control = Control(spec.name, partition, runs, staged, counters)
+    control = Control(spec.name, partition, runs, staged, counters, counts)
     data = msgspec.json.encode(control)
     if not spec.emit:
         yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])
@@ -249,7 +251,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
 
 def _work(
     spec: StageSpec, work: Work, job: StageJob, partition: int, rows: Any
-) -> tuple[Result, list[RunInfo]]:
+) -> tuple[Result, list[RunInfo], dict[str, tuple[int, int]]]:
     source = source_of(spec.place, spec.pipeline)
     storage = storage_of(spec.place)
     bounds = work.bounds_us(job.settled_us) if job.settled_us is not None else {}
@@ -275,7 +277,9 @@ def _work(
             runs.append(run)
             if spec.durable:
                 storage.barrier([f"{spec.pipeline}/{run.path}"])
-    return result, runs
+    after = work.bounds_us(job.watermark_us) if job.watermark_us is not None else bounds
+    counts = {name: opened[name].change(after.get(name)) for name in opened}
+    return result, runs, {name: change for name, change in counts.items() if any(change)}
 
 
 def _stage(spec: StageSpec, job: StageJob, partition: int, target: Target, changes: Any) -> Staged:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import FileEntry
+from holdfast.format.records import Counts
 from holdfast.ids import CheckpointId
 from holdfast.state.info import RunInfo, VnodeRange
 from holdfast.state.partition import live_runs
@@ -33,12 +34,15 @@ def put_trace(
     runs: Sequence[RunInfo],
     *,
     partitions: int,
+    rows: int = 0,
     keys: int = 0,
+    counts: Counts = "unknown",
     version: int = 1,
 ) -> list[RunInfo]:
     """Make these runs the operator's state in the draft; returns those that are listed.
 
     `runs` is the whole list: the restored one, what this epoch wrote, what merges finished.
+    rows, keys: those that live after the epoch, where `counts` says that they were counted.
     """
     for run in runs:
         if run.operator != operator or run.trace != kind:
@@ -54,8 +58,9 @@ def put_trace(
         operator,
         trace=kind.value,
         files=[entry_of(run) for run in listed],
-        rows=sum(run.rows for run in listed),
+        rows=rows,
         keys=keys,
+        counts=counts,
         partitions=partitions,
         version=version,
     )

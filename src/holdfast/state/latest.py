@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.columns import numbers
+from holdfast.state.counting import Asked
 from holdfast.state.lookup import Probe, newest_rows
 from holdfast.state.rows import ascends, combine_latest, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
@@ -61,6 +62,10 @@ class LatestPartition(TracePartition):
         index = np.zeros(size, np.int64)
         index[places] = np.flatnonzero(live)
         found[places] = True
+        if self.schema.time_column is None and (
+            self._asked is None or size > len(self._asked.hashes)
+        ):
+            self._asked = Asked(probe.hashes, probe.columns, found[probe.order])
         picks = pa.array(index, mask=~found)
         values = [hits.rows.column(1 + i).take(picks) for i in range(len(nullable))]
         return LatestAnswer(found, _batch(values, nullable, size))

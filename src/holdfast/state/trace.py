@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.counting import change_of
 from holdfast.state.due import due_rows
 from holdfast.state.partition import partition_range, segments
 from holdfast.state.run import RunOptions, write_run
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from holdfast.state.counting import Asked, Change
     from holdfast.state.info import RunInfo, RunTarget
     from holdfast.state.partition import Segment
     from holdfast.state.runfile import RunFile, RunSource
@@ -51,6 +53,8 @@ class TracePartition:
         self.vnodes = partition_range(partition, partitions)
         self.time_bound_us = time_bound_us
         self._views = views
+        self._written: Any = None
+        self._asked: Asked | None = None
 
     @classmethod
     def open(
@@ -122,11 +126,17 @@ class TracePartition:
         rows = self._combined(self.schema.rows_of(updates))
         if not rows.num_rows:
             return None
+        self._written = rows
         hashes = rows.column(0).to_numpy()
         self._check_mine(int(hashes[0]), int(hashes[-1]))
         return write_run(
             storage, self.schema, target, rows, self.vnodes, snapshot=self._fresh, options=options
         )
+
+    def change(self, bound_us: int | None = None) -> Change:
+        """How many live rows and keys `apply` adds, as seen with the time bound after the epoch."""
+        bounds = (self.time_bound_us, bound_us)
+        return change_of(self.schema, self._views, self._written, bounds, self._asked)
 
     def _combined(self, rows: Any) -> Any:
         raise NotImplementedError

@@ -108,7 +108,8 @@ class World:
         runs += self._runs(store, draft, runs, rows)
         for key, value in rows.items():
             state.pop(key, None) if value is None else state.update({key: value})
-        put_trace(draft, "totals", TraceKind.LATEST, runs, partitions=PARTITIONS, keys=len(state))
+        put_trace(draft, "totals", TraceKind.LATEST, runs, partitions=PARTITIONS, rows=len(state),
+                  keys=len(state), counts="live")  # fmt: skip
         draft.put_small("note", f"{len(state)} keys".encode())
         done = (before.processed if before else 0) + len(change)
         draft.set_source("orders", hf.CounterPosition(partitions={"0": done, "1": draft.epoch}),

@@ -28,7 +28,16 @@ class InMemory(World):
         for number in range(3):
             before, draft = self.store.current, self.store.draft()
             made = self._runs(self.store, draft, [], {"z": (number, 1), "y": (number, 2)})
-            put_trace(draft, "totals", TraceKind.LATEST, made, partitions=PARTITIONS, keys=2)
+            put_trace(
+                draft,
+                "totals",
+                TraceKind.LATEST,
+                made,
+                partitions=PARTITIONS,
+                rows=2,
+                keys=2,
+                counts="live",
+            )
             draft.put_small("note", b"new")
             draft.set_source("orders", before.sources[0].position)
             draft.stage_sink("out", "token", replay=self.replay)

@@ -11,8 +11,10 @@ from support import forge
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
 from holdfast.format import canonical
-from holdfast.format.manifest import manifest_bytes
+from holdfast.format.manifest import SegmentEntry, manifest_bytes, parse_manifest
+from holdfast.format.position import OpenPosition
 from holdfast.format.records import header_bytes, outcome_bytes, parse_header, parse_outcome
+from holdfast.format.topology import Topology
 
 
 def _kind(codec, data):
@@ -163,8 +165,6 @@ def test_the_digest_covers_inline_state():
     data = manifest_bytes(manifest())
     assert data.count(b'"Nw=="') == 1
     other = data.replace(b'"Nw=="', b'"OA=="')
-    from holdfast.format.manifest import parse_manifest
-
     with pytest.raises(CorruptionError) as caught:
         parse_manifest(other, "f", ID)
     assert caught.value.kind == "digest_differs"
@@ -186,6 +186,35 @@ def test_a_text_that_spells_the_digest_field_confuses_nobody():
     entry = documents.run(sha256=zeros, path=documents.RUN.replace("aa.", "ab."))
     document = msgspec.structs.replace(document, listed=[*document.files, entry])
     data = manifest_bytes(document)
-    from holdfast.format.manifest import parse_manifest
-
     assert parse_manifest(data, "f", ID).files[-1].sha256 == zeros
+
+
+LATER = {
+    "segments": manifest(segments=[SegmentEntry(path="x", size=1, sha256="", files=1, bytes=1)]),
+    "counts": manifest(counts="bound", operators=[]),
+    "counts of an operator": manifest(counts="unknown"),
+    "vnodes": manifest(counts="unknown", operators=[], topology=Topology(parts=[], vnodes=512)),
+    "a position": manifest(
+        counts="unknown", operators=[],
+        log=OpenPosition(kind="q", offsets={"a": "1"}, order="number"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", LATER)
+def test_format_1_has_nothing_that_came_later(what):
+    """An old number does not smuggle new fields in: that is damage, not a default."""
+    document = msgspec.structs.replace(LATER[what], format=1)
+    with pytest.raises(CorruptionError, match="format 1") as caught:
+        parse_manifest(manifest_bytes(document), "f", ID)
+    assert caught.value.kind == "undecodable"
+
+
+def test_format_1_is_read_with_defaults_and_keeps_its_bytes():
+    """What version 1 could say is the same in version 2, but for the number."""
+    old = manifest(counts="unknown", operators=[], rows=0, keys=0, format=1)
+    data = manifest_bytes(old)
+    assert b"counts" not in data
+    back = parse_manifest(data, "f", ID)
+    assert (back.format, back.counts, back.segments) == (1, "unknown", [])
+    assert manifest_bytes(back) == data
