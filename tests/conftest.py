@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.java import find_java
 from holdfast.pipeline import classes
+from servers import UnavailableError, versitygw
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 # Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
@@ -116,3 +117,13 @@ def s3_bucket(s3_server):
 def s3_url(s3_bucket):
     """A fresh prefix in the bucket."""
     return f"s3://{s3_bucket}/{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def true_s3(tmp_path_factory):
+    """An S3 server with real conditional puts, built once; slower to begin with than `s3_server`."""
+    try:
+        with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
+            yield server
+    except UnavailableError as reason:
+        pytest.skip(str(reason))

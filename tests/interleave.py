@@ -7,6 +7,8 @@ operation is the same moment as before the next one: nothing stored changes in b
 
 from __future__ import annotations
 
+import threading
+
 from holdfast.errors import HoldfastError
 from holdfast.testing import HookedStorage
 
@@ -54,3 +56,50 @@ def at_every_moment(make, work, other, check):
         except (AssertionError, HoldfastError) as error:
             raise AssertionError(f"moment {stop}: {moments.where}: {error}") from error
     raise AssertionError("the work never ran through undisturbed")
+
+
+class Actor:
+    """Work that runs in a thread of its own, a number of storage operations at a time.
+
+    Only one actor runs at any moment, and only while `run` waits for it: the same calls give the
+    same interleaving. An actor that stands still stands before an operation.
+    """
+
+    def __init__(self, storage, work):
+        self.storage = HookedStorage(storage, self._hook)
+        self.answer = None
+        self.done = False
+        self.operations = 0
+        self._left = 0
+        self._work = work
+        self._go, self._stands = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._main, daemon=True)
+        self._thread.start()
+
+    def _main(self):
+        self._go.acquire()
+        try:
+            self.answer = self._work(self.storage)
+        except HoldfastError as error:
+            self.answer = error
+        except BaseException as error:  # noqa: BLE001 - shown by whoever asks for the answer
+            self.answer = AssertionError(f"{type(error).__name__}: {error}")
+        self.done = True
+        self._stands.release()
+
+    def _hook(self, moment, operation, path):
+        if moment == "after" or threading.current_thread() is not self._thread:
+            return
+        if self._left == 0:
+            self._stands.release()
+            self._go.acquire()
+        self._left -= 1
+        self.operations += 1
+
+    def run(self, operations=-1):
+        """Go on for so many operations, or to the end; whether there is anything left to do."""
+        if not self.done:
+            self._left = operations
+            self._go.release()
+            self._stands.acquire()
+        return not self.done

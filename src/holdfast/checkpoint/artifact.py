@@ -8,6 +8,7 @@ from typing import Self
 
 from holdfast.errors import invariant
 from holdfast.storage.api import Storage
+from holdfast.storage.own import close_own
 
 
 class ArtifactWriter:
@@ -15,6 +16,7 @@ class ArtifactWriter:
 
     def __init__(self, storage: Storage, path: str) -> None:
         """Begin a new object."""
+        self._storage, self._path = storage, path
         self._writer = storage.create(path)
         self._digest = hashlib.sha256()
         self._size = 0
@@ -50,7 +52,8 @@ class ArtifactWriter:
     def close(self) -> None:
         """Make the object whole."""
         if not self._done:
-            self._writer.close()
+            digest = self._digest.hexdigest()
+            close_own(self._storage, self._path, self._writer, size=self._size, sha256=digest)
             self._done = True
 
     def abort(self) -> None:

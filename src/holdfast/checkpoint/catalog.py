@@ -3,9 +3,11 @@
 Invariants:
 - Record N exists at most once (put-if-absent) and carries the SHA-256 of the file of record N-1.
 - The readable catalog is base..head without a gap. Records below the base mean nothing.
-- Records below a base are deleted one by one in ascending order. So whoever finds the record
-  before its own gone has been overtaken by a compaction, and is fenced; and so is whoever writes
-  the very first record and finds another one beside it.
+- A record is deleted only while a base record above it exists. So a number that was freed, or
+  leapt over, always has a record above it.
+- A writer holds the catalog while its newest record is the highest one that is there and the
+  record before is, byte for byte, the one that it followed (`CatalogWriter._check_held`). Nobody
+  is told "done", "open" or "alive" by any other rule.
 - Epochs never decrease along the catalog, and are never used twice.
 
 Spec: spec/format-v1.md, section 4.
@@ -50,6 +52,7 @@ from holdfast.format.records import (
 from holdfast.ids import CheckpointId, Sequence, WriterId
 from holdfast.points import reach
 from holdfast.storage.api import Storage
+from holdfast.storage.reserve import release_reserve
 
 NO_PREVIOUS = "0" * 64
 REBUILD = (
@@ -72,6 +75,7 @@ class CatalogState:
     writer: WriterId | None = None
     damage: tuple[Finding, ...] = field(default=())
     damaged_after: Sequence | None = None
+    synced: bool = False
 
     def find(self, checkpoint: CheckpointId) -> Summary | None:
         """A live checkpoint."""
@@ -104,7 +108,13 @@ def fold(state: CatalogState, record: Record, file_sha256: str) -> CatalogState:
         return replace(
             after, live=tuple(entry for entry in state.live if entry.checkpoint not in dropped)
         )
-    return replace(after, base=record.sequence, live=tuple(body.live), epoch_max=body.epoch_max)
+    return replace(
+        after,
+        base=record.sequence,
+        live=tuple(body.live),
+        epoch_max=body.epoch_max,
+        synced=body.synced,
+    )
 
 
 def lineage(live: Iterable[Summary], checkpoint: CheckpointId) -> dict[CheckpointId, Summary]:
@@ -266,6 +276,8 @@ class CatalogWriter:
         self.state = state
         self.writer = writer
         self._dead: HoldfastError | None = None
+        self._tag: str | None = None  # of the newest record, as the storage's listing shows it
+        self._seen: tuple[Sequence, ...] = ()  # all records, at the last check
 
     def check_alive(self) -> None:
         """Refuse when this writer was fenced or does not know what it has done."""
@@ -273,17 +285,15 @@ class CatalogWriter:
             raise self._dead
 
     def confirm_alive(self) -> None:
-        """Ask the storage whether there is a successor; what was listed before is then all ours.
-
-        The record after ours is looked for first: a compaction deletes ours before it.
-        """
+        """Ask the storage whether there is a successor; what was listed before is then all ours."""
         self.check_alive()
         if self.state.head < 0:
             return
-        taken = self._storage.exists(self._home.at(paths.record(Sequence(self.state.head + 1))))
-        if taken or not self._storage.exists(self._home.at(paths.record(self.state.head))):
-            self._dead = self._fenced(Sequence(self.state.head + 1))
-            raise self._dead
+        try:
+            self._check_held(self.state.head, self.state.head)
+        except FencedError as error:
+            self._dead = error
+            raise
 
     def append(self, body: Body, *, leap: bool = False) -> Record:
         """Write the next record. After an error of any kind the in-memory state is unchanged.
@@ -305,9 +315,8 @@ class CatalogWriter:
         data = record_bytes(record)
         path = self._home.at(paths.record(number))
         try:
-            publish(self._storage, path, data, self._clock)
-            if not leap:
-                self._check_not_overtaken(number)
+            self._put(path, data, spare=not isinstance(body, CommitBody))
+            self._confirm(number, follows=None if leap or number == 0 else self.state.head)
         except AlreadyExistsError as error:
             self._dead = self._fenced(number)
             raise self._dead from error
@@ -317,25 +326,59 @@ class CatalogWriter:
         self.state = fold(self.state, record, hashlib.sha256(data).hexdigest())
         return record
 
-    def _check_not_overtaken(self, number: Sequence) -> None:
-        """A compaction that deleted our slot has deleted the record before it first.
-
-        Nothing is before the very first record: there, any other record says the same.
-        """
+    def _put(self, path: str, data: bytes, *, spare: bool) -> None:
+        """Put-if-absent; on a full disk, what opens or lets go may use the reserve."""
         try:
-            if number == 0:
-                there = record_numbers(self._home) == [number]
-            else:
-                before = self._home.at(paths.record(Sequence(number - 1)))
-                there = self._storage.exists(before)
+            publish(self._storage, path, data, self._clock)
+        except StorageError as error:
+            full = error.kind == "disk_full" and error.took_effect is False
+            if not (spare and full and release_reserve(self._storage)):
+                raise
+            publish(self._storage, path, data, self._clock)
+
+    def _confirm(self, number: Sequence, *, follows: Sequence | None) -> None:
+        """What was written counts only if this writer held the catalog when it wrote."""
+        try:
+            self._check_held(number, follows)
         except StorageError as error:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",
                 path=self._home.at(paths.record(number)),
                 remedy="open the store again: recovery reads what is there and goes on from it",
             ) from error
-        if not there:
-            raise self._fenced(number)
+
+    def _check_held(self, newest: Sequence, known: Sequence | None) -> None:
+        """The one definition of being the writer; `FencedError` if it does not hold.
+
+        `newest`, our own record, is the highest of all. A number that another writer has used, and
+        a compaction freed, and a number that a rebuild leapt over, has a record above it for ever.
+        `known` is still what we know it to be: a record that was lost and written again, or a
+        catalog that was brought back from a copy, is somebody else's history.
+        """
+        tags = {
+            meaning.sequence: entry.tag
+            for entry in self._home.list(paths.CATALOG)
+            if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
+        }
+        held = bool(tags) and max(tags) == newest and (known is None or known in tags)
+        if held and known is not None:
+            held = self._is_ours(known, tags[known])
+        if not held:
+            raise self._fenced(newest)
+        self._tag = tags[newest]
+        self._seen = tuple(sorted(tags))
+
+    def _is_ours(self, number: Sequence, tag: str | None) -> bool:
+        """Whether the record that we know as our newest has the bytes that we know."""
+        if tag is not None and tag == self._tag:
+            return True
+        if not self.state.head_sha256:
+            return True  # it could not be read when we opened: there is nothing to compare
+        try:
+            data = self._home.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
+        except (NotFoundError, CorruptionError):
+            return False
+        return hashlib.sha256(data).hexdigest() == self.state.head_sha256
 
     def _fenced(self, number: Sequence) -> FencedError:
         return FencedError(
@@ -346,12 +389,35 @@ class CatalogWriter:
             remedy="stop this process; the other writer goes on from the last checkpoint",
         )
 
-    def append_base(
-        self, live: tuple[Summary, ...], *, rebuilt: bool = False, leap: bool = False
-    ) -> None:
+    def append_base(self, live: tuple[Summary, ...]) -> None:
         """Write a base record: all live checkpoints at once."""
-        body = BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=rebuilt)
-        self.append(body, leap=leap)
+        self.append(BaseBody(live=list(live), epoch_max=self.state.epoch_max))
+
+    def append_lost(self, lost: tuple[Summary, ...], *, epoch_max: int) -> None:
+        """Write a base record with checkpoints whose records were lost; heals that damage."""
+        known = {entry.checkpoint for entry in self.state.live}
+        more = [entry for entry in lost if entry.checkpoint not in known]
+        live = sorted([*self.state.live, *more], key=lambda entry: entry.sequence)
+        kept = tuple(f for f in self.state.damage if f.kind != "catalog_shrank")
+        if kept:
+            return  # a base would bury the other damage
+        self.append(BaseBody(live=live, epoch_max=max(self.state.epoch_max, epoch_max)))
+        self.state = replace(self.state, damage=(), damaged_after=None)
+
+    def replace_all(self, live: tuple[Summary, ...], *, planned_from: Sequence) -> bool:
+        """Write a rebuilt base record, which follows nothing; False if it must be planned again.
+
+        A writer may have lived: what it has put after `planned_from` is not part of the base.
+        """
+        self.append(
+            BaseBody(live=list(live), epoch_max=self.state.epoch_max, rebuilt=True), leap=True
+        )
+        return not any(planned_from < number < self.state.head for number in self._seen)
+
+    def compaction_due(self, base_every_min: int) -> bool:
+        """Whether reading the records after the base costs more than writing them as one."""
+        tail = self.state.head - self.state.base
+        return tail >= max(base_every_min, len(self.state.live) // 32)
 
     def compact(self) -> int:
         """Write a base record, then delete the records that it replaces. Returns how many."""
@@ -364,12 +430,11 @@ class CatalogWriter:
                 remedy=REBUILD,
             )
         reach("compact.before_base")
-        old = self.state.base
         self.append_base(self.state.live)
         reach("compact.after_base")
-        for number in range(old, self.state.base):
-            # One by one, in ascending order: see the invariant about being overtaken.
-            self._storage.delete_many([self._home.at(paths.record(Sequence(number)))])
-            if number == old:
+        old = [number for number in self._seen if number < self.state.base]
+        for batch in (old[:1], old[1:]):
+            self._storage.delete_many([self._home.at(paths.record(number)) for number in batch])
+            if batch == old[:1]:
                 reach("compact.after_first_delete")
-        return self.state.base - old
+        return len(old)

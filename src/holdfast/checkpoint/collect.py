@@ -33,6 +33,7 @@ from holdfast.format.records import DropBody, Summary
 from holdfast.ids import CheckpointId
 from holdfast.points import reach
 from holdfast.storage.api import Entry
+from holdfast.storage.reserve import fill_reserve
 
 
 class Collector:
@@ -74,13 +75,30 @@ class Collector:
                 plan = self._plan(outcomes, keep)
                 if plan.drop:
                     report = self._drop_and_sweep(plan, outcomes, "retention")
-            if report.error is None and self._compaction_due():
+            if report.error is None and self._due():
                 report.compacted = self._catalog.compact()
         except (FencedError, CommitUnknownError):
             raise
         except HoldfastError as error:
             report.error = error
+        fill_reserve(self._around.storage)
         return report
+
+    def compact_if_due(self) -> None:
+        """Keep the catalog short, whatever the caller does; what cannot be done is tried again.
+
+        Only a writer that is fenced, or does not know what it has written, is told so.
+        """
+        try:
+            if self._due():
+                self._catalog.compact()
+        except (FencedError, CommitUnknownError):
+            raise
+        except HoldfastError:
+            return
+
+    def _due(self) -> bool:
+        return self._catalog.compaction_due(self._around.settings.base_every_min)
 
     def gc(
         self,
@@ -111,6 +129,8 @@ class Collector:
         report.dropped = dropped
         reach("gc.after_sweep")
         report.released = self._release_fork_pins()
+        self.compact_if_due()
+        fill_reserve(self._around.storage)
         return report
 
     def _release_fork_pins(self) -> tuple[str, ...]:
@@ -144,6 +164,8 @@ class Collector:
             raise _not_deletable(summary, "it was pinned meanwhile", "unpin it first")
         report = self._sweep(files, dropped)
         reach("delete.after_sweep")
+        self.compact_if_due()
+        fill_reserve(self._around.storage)
         return report
 
     def clean_up(self, *, busy: Collection[CheckpointId] = ()) -> SweepReport:
@@ -171,10 +193,6 @@ class Collector:
             now_us=self._around.clock.wall_us(),
             keep=keep,
         )
-
-    def _compaction_due(self) -> bool:
-        tail = self._state.head - self._state.base
-        return tail >= max(self._around.settings.base_every_min, len(self._state.live) // 32)
 
     def _check_undamaged(self) -> None:
         if self._state.damage:

@@ -34,7 +34,7 @@ class Home:
         """Objects of the pipeline, with paths relative to it."""
         start = len(self.pipeline) + 1
         for entry in self.storage.list(self.at(prefix) if prefix else self.pipeline):
-            yield Entry(entry.path[start:], entry.size, entry.modified_us)
+            yield Entry(entry.path[start:], entry.size, entry.modified_us, entry.tag)
 
     def get(self, path: str, *, bytes_max: int) -> bytes:
         """One small object of the pipeline."""

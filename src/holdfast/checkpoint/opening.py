@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.catalog import CatalogWriter
+from holdfast.checkpoint.evidence import Evidence, gather
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.recovery import Evidence, RecoveryPlan, Wishes, gather, plan_recovery
+from holdfast.checkpoint.recovery import RecoveryPlan, Wishes, plan_recovery
+from holdfast.checkpoint.witness import SHRANK
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
 from holdfast.format import paths
@@ -122,6 +124,7 @@ def take_over(around: Surroundings, pipeline: str, wishes: Wishes, *, takeover: 
             )
             try:
                 _append_open(catalog, plan)
+                _keep_lost(catalog, plan)
             except FencedError:
                 continue
             return Opened(reader, header, plan, evidence, catalog, lease)
@@ -148,6 +151,16 @@ def _append_open(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
         )
     )
     reach("open.after_record")
+
+
+def _keep_lost(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
+    """Records at the end were lost: what they committed is listed again, as abandoned.
+
+    The hint that tells of them is soon replaced, and the next clean-up would take their files for
+    leftovers. As abandoned checkpoints they stay, and can be gone back to by name.
+    """
+    if any(finding.kind == SHRANK for finding in catalog.state.damage):
+        catalog.append_lost(plan.rescue, epoch_max=plan.epoch_next - 1)
 
 
 def _write_header(around: Surroundings, reader: StoreReader, wishes: Wishes) -> StoreHeader:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,6 @@ from holdfast.format.records import (
 )
 from holdfast.format.validate import validate
 from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
-from holdfast.ids import Sequence as SequenceNumber
 from holdfast.storage.api import StorageReader
 from holdfast.storage.open import open_storage
 
@@ -424,29 +423,6 @@ def _is_pipeline(storage: StorageReader, name: str, *, damaged: bool) -> bool:
     return damaged and any(
         True for part in (paths.CATALOG, paths.CHECKPOINTS) for _ in storage.list(f"{name}/{part}")
     )
-
-
-def against_outcomes(state: CatalogState, outcomes: Outcomes, home: Home) -> CatalogState:
-    """Outcomes are witnesses: one of an epoch beyond the catalog proves that records were lost."""
-    beyond = [
-        outcome
-        for known in outcomes.by_token.values()
-        for outcome in known
-        if outcome.epoch > state.epoch_max
-    ]
-    if not beyond:
-        return state
-    newest = max(beyond, key=lambda outcome: outcome.epoch)
-    lost = Finding(
-        severity="error",
-        kind="catalog_shrank",
-        message=f"sink {newest.sink} knows an epoch that the catalog has lost",
-        path=home.at(paths.outcome(newest.epoch, newest.sink, newest.attempt)),
-        expected=f"epoch {newest.epoch}",
-        actual=f"epoch {state.epoch_max}",
-    )
-    damage = (*state.damage, lost)
-    return replace(state, damage=damage, damaged_after=SequenceNumber(state.head + 1))
 
 
 def as_finding(error: HoldfastError) -> Finding:

@@ -28,9 +28,10 @@ from holdfast.checkpoint.catalog import (
 from holdfast.checkpoint.hint import read_hint, write_hint
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.publish import publish
-from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
+from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.segments import load_segments
 from holdfast.checkpoint.verify import check_file
+from holdfast.checkpoint.witness import SHRANK, Witnesses, against, call_witnesses, strays
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     AlreadyExistsError,
@@ -91,6 +92,7 @@ class RebuildPlan:
     head: Sequence = _NONE
     epoch_max: int = -1
     leap: bool = True
+    newest: Sequence = _NONE
 
     def __str__(self) -> str:
         """The plan as a person reads it."""
@@ -146,6 +148,20 @@ def dropped_but_whole(reader: StoreReader, pin: Pin) -> Summary | None:
     return msgspec.structs.replace(summary, abandoned=True) if whole else None
 
 
+def lost_but_whole(
+    witnesses: Witnesses, state: CatalogState, reader: StoreReader
+) -> tuple[Summary, ...]:
+    """Checkpoints whose records the catalog has lost, and that a rebuild could bring back."""
+    if not any(finding.kind == SHRANK for finding in state.damage):
+        return ()
+    found = []
+    for manifest, data in strays(witnesses, state, reader):
+        # Older ones are what a drop or a crash has left: the records of their numbers are there.
+        if manifest.sequence >= state.head and _unfit(reader, manifest) is None:
+            found.append(msgspec.structs.replace(summarise(manifest, data), abandoned=True))
+    return tuple(sorted(found, key=lambda summary: summary.sequence))
+
+
 def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) -> RebuildPlan:
     """Look at every manifest and decide what the catalog must have held.
 
@@ -192,6 +208,7 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
         leave=leave,
         undecided=tuple(undecided),
         leap=leap,
+        newest=there[-1] if there else _NONE,
         head=Sequence(
             max([hint.sequence if hint else -1, *numbers], default=-1) + (_LEAP if leap else 0)
         ),
@@ -336,10 +353,11 @@ def rebuild_catalog(
         plan = _decided(reader, choose)
         reach("rebuild.before_record")
         try:
-            _write(reader, storage, plan, clock, ids)
+            if _write(reader, storage, plan, clock, ids):
+                return plan
+            force = True  # a new catalog is there, but a commit that came between is not in it
         except FencedError:
             continue  # a writer lives: what it has done since belongs into the catalog, too
-        return plan
     raise _busy(pipeline)
 
 
@@ -374,7 +392,8 @@ def _decided(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPl
 
 def _write(
     reader: StoreReader, storage: Storage, plan: RebuildPlan, clock: Clock, ids: IdSource
-) -> None:
+) -> bool:
+    """Put the base record; False when a writer committed meanwhile, so that it is not complete."""
     _restore_header(reader, storage, plan, clock)
     state = CatalogState(
         base=plan.head,
@@ -383,7 +402,7 @@ def _write(
         epoch_max=plan.epoch_max,
     )
     writer = CatalogWriter(reader.home, storage, state, ids.writer_id(), clock)
-    writer.append_base(state.live, rebuilt=True, leap=plan.leap)
+    complete = writer.replace_all(state.live, planned_from=plan.newest)
     reach("rebuild.after_record")
     # Should this catalog be lost too, the next rebuild must begin above its numbers.
     known, newest = read_hint(reader.home), plan.take[-1].summary
@@ -395,10 +414,12 @@ def _write(
         known.checkpoint if keep and known else newest.checkpoint,
         known.epoch if keep and known else newest.epoch,
     )
+    return complete
 
 
 def _check_lost(reader: StoreReader) -> None:
     """A catalog that is whole is not replaced."""
+    witnesses = call_witnesses(reader)
     try:
         reader.header()
         state = load_catalog(reader.home)
@@ -406,7 +427,7 @@ def _check_lost(reader: StoreReader) -> None:
         raise
     except (CorruptionError, NotFoundError):
         return
-    if state is not None and not against_outcomes(state, reader.outcomes(), reader.home).damage:
+    if state is not None and not against(witnesses, state, reader.outcomes(), reader).damage:
         raise RefusedError(
             "the catalog is whole",
             kind="catalog_whole",

@@ -17,27 +17,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from holdfast.checkpoint.catalog import CatalogState, lineage, off_lineage
-from holdfast.checkpoint.reader import Outcomes, StoreReader, against_outcomes
-from holdfast.checkpoint.verify import VerifyReport, intact, verify_checkpoints
+from holdfast.checkpoint.catalog import REBUILD, lineage, off_lineage
+from holdfast.checkpoint.evidence import NOTHING, Coverage, Evidence
+from holdfast.checkpoint.witness import SHRANK
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
     IncompatibleError,
-    NotFoundError,
     RefusedError,
 )
-from holdfast.format import paths
-from holdfast.format.findings import Finding
-from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import Replay, StoreHeader, Summary
+from holdfast.format.findings import Finding, errors_of
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import Replay, Summary
 from holdfast.format.topology import Topology, differences
 from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch
-from holdfast.settings import Settings
 
 Verdict = Literal["chosen", "damaged", "newer than asked for", "older", "abandoned"]
 _FIRST = Epoch(0)
-_LOOKS = 20  # at a store that changes meanwhile
 Mode = Literal["fresh", "resume", "refuse"]
 
 
@@ -77,7 +73,10 @@ class RecoveryPlan:
     revive: tuple[CheckpointId, ...] = ()
     roll_forward: tuple[PendingToken, ...] = ()
     changes: tuple[str, ...] = ()
+    rescue: tuple[Summary, ...] = ()
     notes: tuple[str, ...] = ()
+    damaged: bool = False
+    coverage: Coverage = NOTHING
     refusal: HoldfastError | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
@@ -87,6 +86,9 @@ class RecoveryPlan:
             entry = candidate.summary
             lines.append(f"  epoch {entry.epoch} {entry.checkpoint}: {candidate.verdict}")
             lines.extend(f"    {finding}" for finding in candidate.findings)
+        lines.extend(f"  {line}" for line in self.lost_lines())
+        if self.coverage != NOTHING:
+            lines.append(f"  {self.coverage}")
         lines.extend(
             f"  sink {token.sink}: epoch {token.epoch} is {token.status}, will be committed"
             for token in self.roll_forward
@@ -95,6 +97,14 @@ class RecoveryPlan:
         lines.extend(f"  note: {note}" for note in self.notes)
         return "\n".join(lines)
 
+    def lost_lines(self) -> list[str]:
+        """What is said of checkpoints whose records were lost."""
+        return [
+            f"epoch {entry.epoch} {entry.checkpoint}: its record was lost; `holdfast "
+            "rebuild-catalog` before the start resumes from it, otherwise it is kept as abandoned"
+            for entry in self.rescue
+        ]
+
     def _headline(self) -> str:
         if self.mode == "refuse":
             return f"refused: {self.refusal}"
@@ -102,28 +112,6 @@ class RecoveryPlan:
             return f"nothing committed yet, starts at epoch {self.epoch_next}"
         depth = f" ({self.depth} verification)"
         return f"resumes from epoch {self.chosen.epoch}, next epoch is {self.epoch_next}{depth}"
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Everything that the plan is made from."""
-
-    pipeline: str
-    header: StoreHeader | None
-    state: CatalogState
-    outcomes: Outcomes
-    checked: dict[CheckpointId, tuple[Finding, ...]]
-    manifests: dict[CheckpointId, Manifest]
-    depth: Literal["none", "shallow", "deep"]
-    epoch_seen: int
-    notes: tuple[str, ...] = ()
-    failure: HoldfastError | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether nothing contradicts anything, and what was looked for was found intact."""
-        usable = not self.checked or any(intact(found) for found in self.checked.values())
-        return self.failure is None and not self.state.damage and usable
 
 
 @dataclass(frozen=True)
@@ -137,109 +125,14 @@ class Wishes:
     allow_changes: bool = False
 
 
-def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -> Evidence:
-    """Read what a plan needs: catalog, outcomes, and candidates until one is intact.
-
-    Another writer may commit and clean up meanwhile. What looks damaged counts only if the catalog
-    has not moved since it was read.
-    """
-    looked: int | None = None
-    for _ in range(_LOOKS):
-        evidence = _gather(reader, settings, resume)
-        if evidence.whole:
-            break
-        head = _head(reader)
-        if head in (None, looked, evidence.state.head):
-            break
-        looked = head
-    return evidence
-
-
-def _head(reader: StoreReader) -> int | None:
-    try:
-        return reader.head()
-    except HoldfastError:
-        return None  # what was found out first is the better reason
-
-
-def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evidence:
-    empty = Evidence(
-        pipeline=reader.home.pipeline, header=None, state=CatalogState(), outcomes=Outcomes({}),
-        checked={}, manifests={}, depth="none", epoch_seen=-1,
-    )  # fmt: skip
-    try:
-        header = reader.header()
-    except NotFoundError:
-        return empty
-    except HoldfastError as error:
-        return replace(empty, failure=error)
-    try:
-        state, outcomes = reader.catalog(), reader.outcomes()
-        state = against_outcomes(state, outcomes, reader.home)
-        wanted = reader.resolve(resume, catalog=state) if resume is not None else None
-    except (CorruptionError, IncompatibleError, NotFoundError) as error:
-        return replace(empty, header=header, failure=error)
-    checked: dict[CheckpointId, tuple[Finding, ...]] = {}
-    manifests: dict[CheckpointId, Manifest] = {}
-    depth: Literal["none", "shallow", "deep"] = "none"
-    for entry in [wanted] if wanted else state.candidates:
-        deep = _deep(settings, entry)
-        report = VerifyReport(deep=deep)
-        manifests.update(verify_checkpoints(reader, [entry], report))
-        checked[entry.checkpoint] = tuple(report.by_checkpoint[entry.checkpoint])
-        depth = "deep" if deep else "shallow"
-        if intact(checked[entry.checkpoint]):
-            break
-    ancestors = lineage(state.live, wanted.checkpoint).values() if wanted else ()
-    for entry in (*state.candidates, *ancestors):
-        if entry.checkpoint not in manifests and entry.checkpoint not in checked and entry.sinks:
-            _try_manifest(reader, entry, manifests)
-    seen = max(state.epoch_max, outcomes.epoch_max)
-    if state.damage:
-        seen = max(seen, _epoch_of_manifests(reader))
-    return replace(
-        empty, header=header, state=state, outcomes=outcomes, checked=checked,
-        manifests=manifests, depth=depth, epoch_seen=seen,
-        notes=tuple(str(finding) for finding in (*state.damage, *outcomes.damage)),
-    )  # fmt: skip
-
-
-def _deep(settings: Settings, entry: Summary) -> bool:
-    if settings.recovery_verify == "auto":
-        return entry.bytes_total <= settings.recovery_deep_bytes_max
-    return settings.recovery_verify == "deep"
-
-
-def _try_manifest(
-    reader: StoreReader, entry: Summary, manifests: dict[CheckpointId, Manifest]
-) -> None:
-    """Older checkpoints are read only for tokens that still wait."""
-    try:
-        manifests[entry.checkpoint] = reader.manifest(entry)
-    except (CorruptionError, NotFoundError):
-        return
-
-
-def _epoch_of_manifests(reader: StoreReader) -> int:
-    """With a damaged catalog, epochs that it forgot must not be used again."""
-    highest = -1
-    for entry in reader.home.list(paths.CHECKPOINTS):
-        meaning = paths.classify(entry.path)
-        if meaning is None or meaning.kind != "manifest" or meaning.checkpoint is None:
-            continue
-        try:
-            data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
-            highest = max(highest, parse_manifest(data, entry.path, meaning.checkpoint).epoch)
-        except CorruptionError:
-            continue
-    return highest
-
-
 def plan_recovery(evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
     """Decide. Pure: the same evidence and wishes give the same plan."""
     plan = RecoveryPlan(
         mode="fresh", pipeline=evidence.pipeline, depth=evidence.depth, notes=evidence.notes,
-        epoch_next=Epoch(evidence.epoch_seen + 1),
+        epoch_next=Epoch(evidence.epoch_seen + 1), rescue=evidence.rescue,
+        coverage=evidence.coverage,
+        damaged=bool(evidence.state.damage or evidence.outcomes.damage)
+        or any(errors_of([*found]) for found in evidence.checked.values()),
     )  # fmt: skip
     if evidence.failure is not None:
         return _refuse(plan, evidence.failure)
@@ -407,6 +300,16 @@ def _nothing_intact(evidence: Evidence, wishes: Wishes) -> CorruptionError:
         (f for found in evidence.checked.values() for f in found if f.severity == "error"), None
     )
     asked = f" ({wishes.resume})" if wishes.resume else ""
+    shrank = next((f for f in evidence.state.damage if f.kind == SHRANK), None)
+    if shrank is not None and not evidence.state.live:
+        return CorruptionError(
+            shrank.message,
+            kind=SHRANK,
+            path=shrank.path,
+            expected=shrank.expected,
+            actual=shrank.actual,
+            remedy=REBUILD,
+        )
     return CorruptionError(
         f"no checkpoint is intact{asked}",
         kind="no_intact_checkpoint",

@@ -36,6 +36,7 @@ from holdfast.ids import CheckpointId, Epoch, IdSource
 from holdfast.points import reach
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
+from holdfast.storage.reserve import fill_reserve
 
 
 class SinkHandler(Protocol):
@@ -139,6 +140,8 @@ class Store:
                 "another checkpoint was committed since the draft began", kind="draft_outdated",
                 checkpoint=draft.checkpoint, remedy="begin a new one with Store.draft",
             )  # fmt: skip
+        self._catalog.check_alive()
+        self._collector.compact_if_due()  # before, so that it can never fail what was committed
         done = commit_draft(
             self.reader.home,
             self.storage,
@@ -162,8 +165,14 @@ class Store:
     def record_outcome(
         self, ref: CheckpointId | str, sink: str, status: OutcomeStatus, *, reason: str = ""
     ) -> None:
-        """Say what became of a sink's token."""
+        """Say what became of a sink's token.
+
+        That it was published, or could not be, is a fact that any process may record. That it
+        never will be is a decision, which only the one that holds the store can make.
+        """
         summary = self._find(ref)
+        if status == "aborted":
+            self._catalog.confirm_alive()
         self._outcomes = record_outcome(
             self.reader.home,
             self.storage,
@@ -249,6 +258,11 @@ class Store:
         """Remove unreferenced leftovers of earlier crashes; what stays is tried next time."""
         self.cleanup = self._collector.clean_up(busy=[*self._drafts])
         return self.cleanup
+
+    def settle_in(self) -> None:
+        """After opening: a catalog that has grown long is compacted, and the reserve is filled."""
+        self._collector.compact_if_due()
+        fill_reserve(self.storage)
 
     def compact(self) -> int:
         """Fold the catalog into one record now; returns how many records went."""
@@ -352,6 +366,11 @@ def open_store(
     )
     opened = take_over(around, pipeline, wishes, takeover=takeover)
     store = Store(around, opened, topology)
-    if clean_up:
-        store.clean_up()
+    try:
+        if clean_up:
+            store.clean_up()
+        store.settle_in()
+    except HoldfastError:
+        store.close()
+        raise
     return store

@@ -40,7 +40,16 @@ from holdfast.errors import (
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest
-from holdfast.format.records import SMALL_BYTES_MAX, Latest, Summary, latest_bytes, pin_bytes
+from holdfast.format.records import (
+    RECORD_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    BaseBody,
+    Latest,
+    Summary,
+    latest_bytes,
+    parse_record,
+    pin_bytes,
+)
 from holdfast.ids import CheckpointId
 from holdfast.storage.api import Entry, Lease, Storage, StorageReader
 
@@ -212,6 +221,7 @@ class _Sync:
                 publish(self._target, path, record.data, self._clock)
             except AlreadyExistsError as error:
                 raise self._overtaken(path) from error
+        self._check_no_writer(ends, record)
         self._check_alone(ends, record)
         self._finish(ends, live)
         self._check_alone(ends, record)
@@ -223,6 +233,31 @@ class _Sync:
         check_replaceable(ends, lineage)
         self._check_source(ends)
         return ends
+
+    def _check_no_writer(self, ends: Ends, record: Written | None) -> None:
+        """A pipeline that wrote to the replica meanwhile has been leapt over: that is said.
+
+        Its checkpoints are still there, and a rebuild lists them again.
+        """
+        if record is None:
+            return
+        home = self._here.home
+        for number in record_numbers(home):
+            if not ends.target.head < number < record.sequence:
+                continue
+            try:
+                data = home.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
+                body = parse_record(data, home.at(paths.record(number)), number).body
+            except (NotFoundError, CorruptionError):
+                continue
+            if not isinstance(body, BaseBody) or not body.synced:
+                raise ConflictError(
+                    "a pipeline wrote to the destination while it was made a replica",
+                    kind="leapt_over",
+                    path=home.at(paths.record(number)),
+                    remedy="stop it, then run `holdfast rebuild-catalog --force` on the "
+                    "destination: what it committed is still there",
+                )
 
     def _check_alone(self, ends: Ends, record: Written | None) -> None:
         """Another sync may have removed what this one counted on: then everything is looked at.

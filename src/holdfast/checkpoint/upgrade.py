@@ -21,10 +21,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.checkpoint.catalog import CatalogState, record_numbers
+from holdfast.checkpoint.evidence import gather
 from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.opening import Surroundings, take_over
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.recovery import Wishes, gather, plan_recovery
+from holdfast.checkpoint.recovery import Wishes, plan_recovery
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError, RefusedError
 from holdfast.format import paths

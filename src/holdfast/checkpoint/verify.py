@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.reader import StoreReader, against_outcomes, as_finding
+from holdfast.checkpoint.reader import StoreReader, as_finding
+from holdfast.checkpoint.witness import against, call_witnesses
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -29,9 +30,16 @@ from holdfast.errors import (
 from holdfast.format import paths
 from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import FileEntry, Manifest
-from holdfast.format.records import SMALL_BYTES_MAX, Summary, parse_latest
+from holdfast.format.records import (
+    RECORD_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    BaseBody,
+    Summary,
+    parse_latest,
+    parse_record,
+)
 from holdfast.format.validate import validate
-from holdfast.ids import CheckpointId
+from holdfast.ids import CheckpointId, Sequence
 from holdfast.storage.api import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -99,6 +107,7 @@ def _check_documents(reader: StoreReader, report: VerifyReport) -> CatalogState 
 
 def _look_at_documents(reader: StoreReader, report: VerifyReport) -> CatalogState | None:
     _guard(report, reader.header)
+    witnesses = _guard(report, lambda: call_witnesses(reader))
     state = _guard(report, reader.catalog)
     if state is None:
         return None
@@ -108,8 +117,9 @@ def _look_at_documents(reader: StoreReader, report: VerifyReport) -> CatalogStat
     outcomes = _guard(report, reader.outcomes)
     if outcomes is not None:
         report.findings.extend(outcomes.damage)
-        seen = against_outcomes(state, outcomes, reader.home)
-        report.findings.extend(seen.damage[len(state.damage) :])
+        if witnesses is not None:
+            seen = _guard(report, lambda: against(witnesses, state, outcomes, reader))
+            report.findings.extend(seen.damage[len(state.damage) :] if seen else ())
     return state
 
 
@@ -302,14 +312,6 @@ def _check_latest(reader: StoreReader, state: CatalogState, report: VerifyReport
     latest = _guard(report, lambda: parse_latest(data, path))
     if latest is None:
         return
-    if latest.sequence > state.head:
-        report.findings.append(
-            _finding(
-                "catalog_shrank", "the hint is ahead of the catalog: records were lost", path,
-                f"at most {state.head}", latest.sequence,
-            )
-        )  # fmt: skip
-        return
     entry = state.find(latest.checkpoint)
     if entry is not None and entry.epoch != latest.epoch:
         report.findings.append(
@@ -336,8 +338,11 @@ def _check_pins(reader: StoreReader, state: CatalogState, report: VerifyReport) 
 def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
     """Files that no rule explains are mentioned; the start-up clean-up knows what to do."""
     live = {summary.checkpoint for summary in state.live}
+    below: list[Sequence] = []
     for entry in reader.home.list():
         meaning = paths.classify(entry.path)
+        if meaning is not None and meaning.kind == "record" and meaning.sequence is not None:
+            below += [meaning.sequence] if meaning.sequence < state.base else []
         if meaning is None:
             report.findings.append(
                 _finding(
@@ -355,6 +360,54 @@ def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport
                     reader.home.at(entry.path), severity="info",
                 )
             )  # fmt: skip
+    _check_below(reader, state, below, report)
+
+
+def _check_below(
+    reader: StoreReader, state: CatalogState, below: list[Sequence], report: VerifyReport
+) -> None:
+    """Records below the base mean nothing; those that were never part of the chain are named.
+
+    A compaction that was cut short leaves records that lead to the base. Whatever does not was
+    put into a freed number by a writer that had been overtaken, and was told so.
+    """
+    if not below:
+        return
+    wanted = [*sorted(below), state.base]
+    contents = reader.home.get_many([paths.record(n) for n in wanted], bytes_max=RECORD_BYTES_MAX)
+    known = dict(zip(wanted, contents, strict=True))
+    chained, free = _leads_to(known, reader, state.base)
+    for number in sorted(below):
+        if isinstance(known[number], NotFoundError):
+            continue  # a compaction has removed it meanwhile
+        path = reader.home.at(paths.record(number))
+        if free or number in chained:
+            what = "record below the base, to be removed by the next clean-up"
+            report.findings.append(_finding("old_record", what, path, severity="info"))
+        else:
+            what = "record of a writer that had been overtaken: it counts for nothing"
+            report.findings.append(_finding("dead_record", what, path, severity="warning"))
+
+
+def _leads_to(
+    known: dict[Sequence, bytes | HoldfastError], reader: StoreReader, base: Sequence
+) -> tuple[set[Sequence], bool]:
+    """Numbers below the base from which the chain leads to it; and whether it follows nothing."""
+    chained: set[Sequence] = set()
+    number, previous, free = base, "", False
+    while isinstance(data := known.get(number), bytes):
+        if number != base and hashlib.sha256(data).hexdigest() != previous:
+            break
+        try:
+            record = parse_record(data, reader.home.at(paths.record(number)), number)
+        except CorruptionError:
+            break
+        if number == base:
+            body = record.body
+            free = isinstance(body, BaseBody) and (body.rebuilt or body.synced)
+        chained.add(number)
+        previous, number = record.previous, Sequence(number - 1)
+    return chained, free
 
 
 def _guard(report: VerifyReport, read: Callable[[], T]) -> T | None:

@@ -26,6 +26,7 @@ from holdfast.errors import InvalidInputError, invariant
 from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.kernels import pc
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
+from holdfast.storage.own import close_own
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -171,7 +172,8 @@ class RunWriter:
         self._generation, self._snapshot = generation, snapshot
         self._options = options or RunOptions()
         self._path = target.path(snapshot=snapshot)
-        self._object = storage.create(object_path(target.pipeline, self._path))
+        self._storage, self._name = storage, object_path(target.pipeline, self._path)
+        self._object = storage.create(self._name)
         self._batches: list[BatchFacts] = []
         self._previous = -1
         self._distinct = True
@@ -280,7 +282,8 @@ class RunWriter:
         check = f"{zlib.crc32(raw):08x}".encode()
         self._writer.write_batch(empty, custom_metadata={SUMMARY_KEY: raw, SUMMARY_CRC_KEY: check})
         self._writer.close()
-        self._object.close()
+        sha256 = self._file.digest.hexdigest()
+        close_own(self._storage, self._name, self._object, size=self._file.size, sha256=sha256)
         hash_min = hash_max = self._vnodes.hash_low
         if self._batches:
             hash_min = int(self._batches[0].hash_min, 16)
@@ -288,7 +291,7 @@ class RunWriter:
         return RunInfo(
             path=self._path,
             size=self._file.size,
-            sha256=self._file.digest.hexdigest(),
+            sha256=sha256,
             trace=str(self._schema.kind),
             snapshot=self._snapshot,
             operator=self._target.operator,

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from holdfast.storage.api import StorageReader
 
 _REMEDY = (
-    "run `holdfast verify --deep` to see what is damaged, `holdfast recover --plan` to go back"
+    'stop the pipeline and start it with Settings(recovery_verify="deep"): it resumes from the '
+    "newest checkpoint that is whole; `holdfast recover --plan --verify deep` shows which"
 )
 _BATCHES_KEPT = 2
 _READ_LOCKS = 16

@@ -27,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One stored object, as a listing shows it."""
+    """One stored object, as a listing shows it.
+
+    tag: where the storage gives one, a mark that changes with the content (an ETag).
+    """
 
     path: str
     size: int
     modified_us: int | None = None
+    tag: str | None = None
 
 
 class ObjectWriter(Protocol):

@@ -37,6 +37,7 @@ from holdfast.storage.disk import Disk, filesystem_sync_reports_errors
 from holdfast.storage.local_errors import (
     check_regular,
     missing_root,
+    root_text,
     same_file,
     symlink_refused,
     temporary_lost,
@@ -44,6 +45,7 @@ from holdfast.storage.local_errors import (
     unsynced,
 )
 from holdfast.storage.local_writer import LocalLease, LocalWriter, lock_holder
+from holdfast.storage.reserve import Reserve
 
 _Entries = list[Entry]
 _Names = list[str]
@@ -73,7 +75,8 @@ class LocalStorage:
         self._disk = disk or Disk()
         self._ids = ids or RandomIds()
         self._descriptor: int | None = None
-        self._root = _root(root)
+        self._root = root_text(root)
+        self.reserve = Reserve(self._root, self._count)
         self._lock = threading.Lock()
         self._usage: int | None = None
         self._durable_dirs: set[str] = set()
@@ -475,20 +478,6 @@ class LocalStorage:
         with self._lock:
             if self._usage is not None:
                 self._usage += change
-
-
-def _root(root: str | Path) -> str:
-    try:
-        text = str(Path(root).expanduser().absolute())
-        text.encode()
-    except (RuntimeError, UnicodeEncodeError):
-        text = "\0"
-    if "\0" in text:
-        raise InvalidInputError(
-            "not the name of a directory", kind="bad_url", path=repr(str(root))[:200],
-            remedy="give a path that this system knows",
-        )  # fmt: skip
-    return text
 
 
 def _cuts(name: str, top: int) -> Iterator[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+from pathlib import Path
 
 from holdfast.errors import (
     AlreadyExistsError,
@@ -115,3 +116,18 @@ def temporary_lost(path: str) -> StorageError:
         path=path, took_effect=False, retryable=True,
         remedy="find out who deletes them; only a clean-up of Holdfast should",
     )  # fmt: skip
+
+
+def root_text(root: str | Path) -> str:
+    """The absolute name of a root directory."""
+    try:
+        text = str(Path(root).expanduser().absolute())
+        text.encode()
+    except (RuntimeError, UnicodeEncodeError):
+        text = "\0"
+    if "\0" in text:
+        raise InvalidInputError(
+            "not the name of a directory", kind="bad_url", path=repr(str(root))[:200],
+            remedy="give a path that this system knows",
+        )  # fmt: skip
+    return text

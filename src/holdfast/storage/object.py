@@ -5,6 +5,7 @@ Invariants:
 - A request without an answer is `StorageError` with `took_effect=None`: the caller reads back.
 - A client that retries by itself may see its own first try as "exists already"; so
   `AlreadyExistsError` says nothing about who wrote, and callers compare the bytes.
+- A replacement or a copy without an answer has happened when the bytes are there.
 
 Spec: spec/format-v1.md, section 5.2.
 """
@@ -12,7 +13,7 @@ Spec: spec/format-v1.md, section 5.2.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +36,7 @@ _Entries = list[Entry]
 _SPOOL_BYTES = 16 * 1024 * 1024
 _CONDITIONAL_BYTES_MAX = 64 * 1024 * 1024
 _DELETE_BATCH = 500
+_PART_BYTES = 16 * 1024 * 1024
 
 
 class ObjectStorage:
@@ -116,7 +118,12 @@ class ObjectStorage:
         try:
             for page in obstore.list(self._store, start, chunk_size=1000):
                 found.extend(
-                    Entry(meta["path"], meta["size"], int(meta["last_modified"].timestamp() * 1e6))
+                    Entry(
+                        meta["path"],
+                        meta["size"],
+                        int(meta["last_modified"].timestamp() * 1e6),
+                        meta["e_tag"] or None,
+                    )
                     for meta in page
                 )
         except (remote.BaseError, OSError) as error:
@@ -168,16 +175,33 @@ class ObjectStorage:
         try:
             obstore.put(self._store, check_relative(path), data, mode="overwrite")
         except (remote.BaseError, OSError) as error:
-            raise self._translate(error, path, took_effect=None) from error
+            failure = self._translate(error, path, took_effect=None)
+            if not self._there(path, len(data), lambda start, size: data[start : start + size]):
+                raise failure from error
 
     def copy_new(self, source: str, target: str) -> None:
         """Copy inside the store, without overwriting; not every store can refuse atomically."""
+        check_relative(source)
         if self.exists(target):
             raise AlreadyExistsError("object exists already", path=target)
         try:
-            obstore.copy(self._store, check_relative(source), check_relative(target))
+            obstore.copy(self._store, source, check_relative(target))
         except (remote.BaseError, OSError) as error:
-            raise self._translate(error, source, took_effect=None) from error
+            failure = self._translate(error, source, took_effect=None)
+            self._check_copied(source, target, failure)
+
+    def _check_copied(self, source: str, target: str, failure: HoldfastError) -> None:
+        """Raise `failure` unless the target has the bytes of the source."""
+
+        def part(start: int, size: int) -> bytes:
+            return self.get_range(source, start, size)
+
+        try:
+            size = self.stat(source).size
+        except HoldfastError:
+            raise failure from None
+        if not self._there(target, size, part):
+            raise failure
 
     def put_stream(self, path: str, file: Any, size: int) -> None:
         """Send what a writer collected: conditionally while that is possible, else in parts."""
@@ -187,9 +211,22 @@ class ObjectStorage:
                 return
             if self.exists(path):
                 raise AlreadyExistsError("object exists already", path=path)
-            obstore.put(self._store, path, file, use_multipart=True, chunk_size=16 * 1024 * 1024)
+            obstore.put(self._store, path, file, use_multipart=True, chunk_size=_PART_BYTES)
         except (remote.BaseError, OSError) as error:
             raise self._translate(error, path, took_effect=None) from error
+
+    def _there(self, path: str, size: int, part: Callable[[int, int], bytes]) -> bool:
+        """Whether the object has exactly these bytes: then an earlier try has put it."""
+        try:
+            if self.stat(path).size != size:
+                return False
+            return all(
+                self.get_range(path, start, length) == part(start, length)
+                for start in range(0, size, _PART_BYTES)
+                if (length := min(_PART_BYTES, size - start))
+            )
+        except HoldfastError:
+            return False  # what cannot be read is not known to be there
 
     def barrier(self, paths: Sequence[str]) -> None:
         """A completed PUT is durable: nothing is left to do."""

@@ -14,13 +14,13 @@ from scenes import PIPELINE, SETTINGS, World
 def damaged_store():
     """Three checkpoints; the record that committed the second one is damaged."""
     storage = MemoryStorage()
-    settings = msgspec.structs.replace(SETTINGS, base_every_min=2, retain=3)
-    world = World(storage, settings=settings)
+    world = World(storage, settings=msgspec.structs.replace(SETTINGS, retain=3))
     world.open()
     for _ in range(3):
         world.commit(sink=False)
     path = f"{PIPELINE}/catalog/{2:020d}.json"
     storage.put(path, storage.get(path)[:-2])
+    world.settings = msgspec.structs.replace(SETTINGS, base_every_min=2, retain=3)
     world.open()
     return world
 

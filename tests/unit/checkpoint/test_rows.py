@@ -290,8 +290,12 @@ def test_rivals_for_one_record_must_be_decided_by_the_user(rig):
         with points.handling(_die_after_barrier), pytest.raises(Crash):
             store.commit(draft)
         ours.append(draft.checkpoint)
-        # the next writer gets the same number, since this one's open record vanishes
+        # the next writer gets the same number, since this one's open record vanishes, and with it
+        # the manifest that would tell of it
         record_path(rig, store._catalog.state.head).unlink()
+        (rig.home / "checkpoints" / draft.checkpoint).rename(rig.home / draft.checkpoint)
+    for checkpoint in ours:
+        (rig.home / checkpoint).rename(rig.home / "checkpoints" / checkpoint)
     shutil.rmtree(rig.home / "catalog")
     plan = holdfast.plan_rebuild(rig.reader())
     assert set(plan.undecided) == set(ours)

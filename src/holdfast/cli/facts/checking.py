@@ -63,6 +63,11 @@ def failure_of(error: HoldfastError) -> Failure:
     )
 
 
+def _unhashed(plan: RecoveryPlan) -> list[str]:
+    """What the recovery did not hash is said."""
+    return [str(plan.coverage)] if plan.coverage.unhashed_files else []
+
+
 def plan_place(
     place: Place,
     *,
@@ -109,7 +114,12 @@ def plan_place(
             )
             for token in plan.roll_forward
         ],
-        notes=[*plan.notes, *(f"change: {change}" for change in plan.changes)],
+        notes=[
+            *plan.notes,
+            *plan.lost_lines(),
+            *_unhashed(plan),
+            *(f"change: {change}" for change in plan.changes),
+        ],
         refusal=failure_of(plan.refusal) if plan.refusal is not None else None,
     )
     return value, plan

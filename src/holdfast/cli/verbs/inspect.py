@@ -159,13 +159,12 @@ def recover(
     place = find_place(store, pipeline, parse_options(option))
     place.reader.header()
     wanted = None if to is None else _summary(place, to, SystemClock().wall_us()).checkpoint
-    value, _ = plan_place(
+    value, made = plan_place(
         place, resume=wanted, accept_duplicates=accept_duplicates, accept_loss=accept_loss,
         verify=check,
     )  # fmt: skip
     emit(value, views.recovery, as_json=as_json)
-    damaged = any(candidate.verdict == "damaged" for candidate in value.candidates)
-    raise typer.Exit(int(value.refusal is not None or damaged))
+    raise typer.Exit(int(made.refusal is not None or made.damaged))
 
 
 def _summary(place: Place, ref: str, now_us: int):  # type: ignore[no-untyped-def] # noqa: ANN202
