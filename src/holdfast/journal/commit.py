@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from holdfast.journal.segments import SealedSegment
 
 
+NOTES_MAX = 100
+
+
 class Ticket:
     """A batch on its way; `wait` gives its receipt."""
 
@@ -84,6 +87,8 @@ class CommitQueue:
         self._closed = False
         self._since_checkpoint = 0
         self._durable = 0
+        self._mending = False
+        self.index_failures: list[str] = []
         self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
 
     def append(self, batch: Any) -> Receipt:
@@ -109,10 +114,24 @@ class CommitQueue:
                 ticket.gate = threading.Lock()
                 ticket.gate.acquire()
         if ticket.gate is not None:
-            ticket.gate.acquire()
+            try:
+                ticket.gate.acquire()
+            except BaseException:
+                self._abandon(ticket, ticket.gate)
+                raise
         if not ticket.done:
             self._lead(ticket)
         return ticket.receipt()
+
+    def _abandon(self, ticket: Ticket, gate: threading.Lock) -> None:
+        """A producer was interrupted while it waited: it takes its batch out and never leads."""
+        with self._changed:
+            if ticket not in self._queue:
+                return  # somebody writes it now
+            self._queue.remove(ticket)
+            chosen = not gate.locked()
+        if chosen:
+            self._hand_over()
 
     def submit(self, batch: Any) -> Ticket:
         """Append without waiting: a thread of the writer commits what was submitted, in groups.
@@ -152,8 +171,15 @@ class CommitQueue:
                 self._leading = True
             try:
                 self._round()
+            except BaseException as error:  # noqa: BLE001 - others wait for this thread
+                self.note(f"commit: {error!r}")  # the core is poisoned, every batch hears of it
             finally:
                 self._hand_over()
+
+    def note(self, problem: str) -> None:
+        """Remember what went wrong off the path of appends; the last hundred are kept."""
+        self.index_failures.append(problem)
+        del self.index_failures[:-NOTES_MAX]
 
     def _hand_over(self) -> None:
         """End one's leadership: wake the thread of the next batch, or whoever else waits."""
@@ -182,10 +208,13 @@ class CommitQueue:
             fresh = self._without_known(group)
             if fresh:
                 self._write(fresh)
+        except HoldfastError as error:
+            self._tell(group, error)
         except Exception as error:  # noqa: BLE001 - every waiting producer must hear of it
-            for one in group:
-                if one.result is None and one.error is None:
-                    one.error = error
+            broken = InternalError("an append failed in the writer", reason=repr(error)[:500])
+            broken.__cause__ = error
+            self._core.poison = self._core.poison or broken
+            self._tell(group, broken)
         except BaseException:
             broken = InternalError("the thread that wrote for this group was interrupted")
             self._core.poison = self._core.poison or broken
@@ -198,6 +227,12 @@ class CommitQueue:
             self._since_checkpoint = 0
             self._jobs.put("checkpoint")
 
+    @staticmethod
+    def _tell(group: list[Ticket], error: HoldfastError) -> None:
+        for one in group:
+            if one.result is None and one.error is None:
+                one.error = error
+
     def _write(self, fresh: list[Ticket]) -> None:
         """Give batches their place, write them and make them durable."""
         if self._core.tail_bytes >= self.settings.segment_bytes:
@@ -206,9 +241,17 @@ class CommitQueue:
         self._core.write(placed)
         if self.settings.durability is not Durability.INTERVAL:
             self._core.sync()
+            self._mend_mark()
         for one, frame in zip(fresh, placed, strict=True):
             one.result = make_receipt(self._core.meta.journal_id, frame.header, frame.header_bytes)
             self._since_checkpoint += frame.header.frame_bytes
+
+    def _mend_mark(self) -> None:
+        """Have a mark that could not be written written again, off the path of appends."""
+        if self._core.mark_problem is not None and not self._mending:
+            self._mending = True
+            self.note(f"mark: {self._core.mark_problem}")
+            self._jobs.put("mark")
 
     def _finish(self, group: list[Ticket]) -> None:
         """Wake those whose batch is done."""

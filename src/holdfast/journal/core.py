@@ -7,6 +7,8 @@ Invariants:
 - A failed fsync poisons the core: nothing is retried, nothing more is accepted, and only
   reopening decides what is there. A failed write is undone by cutting the file back; if even
   that fails, the core is poisoned too.
+- The durable mark is a hint for readers: a batch that is durable is acknowledged though the mark
+  could not be written. `mark_problem` says so, and the mark is written again.
 - A segment is sealed (footer, fsync) before its successor exists; a new segment gets its name only
   when its header is durable.
 - The id of an event occurs once in the retained log.
@@ -16,7 +18,7 @@ Spec: spec/journal-v1.md, sections 5 and 9.
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +29,12 @@ from holdfast.errors import (
     ConflictError,
     FencedError,
     HoldfastError,
+    InternalError,
     StorageError,
 )
 from holdfast.journal.frame import FrameHeader, pack_header, pack_trailer
 from holdfast.journal.index_format import mix_keys
-from holdfast.journal.loading import LoadedLog, pack_mark, summarise
+from holdfast.journal.loading import MARK, LoadedLog, pack_mark, summarise
 from holdfast.journal.model import Receipt, make_receipt
 from holdfast.journal.segment_format import (
     SEGMENT_HEADER_BYTES,
@@ -82,8 +85,14 @@ class LogCore:
         self.poison: HoldfastError | None = None
         self._fd: int | None = None
         self._mark_fd: int | None = None
+        self.mark_problem: HoldfastError | None = None
+        self.closed = False
         self._tail = loaded.tail
-        self._recover(loaded)
+        try:
+            self._recover(loaded)
+        except BaseException:
+            self._close_files()
+            raise
 
     @property
     def tail(self) -> TailSegment:
@@ -112,10 +121,10 @@ class LogCore:
                 self.files.sync(fd, last.path)
                 reach("journal_open.after_sync")
             except BaseException:
-                os.close(fd)
+                self.files.close(fd)
                 raise
             if self._tail is None:
-                os.close(fd)
+                self.files.close(fd)
             else:
                 self._fd = fd
         for name in loaded.leftovers:
@@ -125,11 +134,11 @@ class LogCore:
             first = self.sealed[-1].next_sequence if self.sealed else self.meta.base_sequence
             self._create_tail(first, chain)
         self.durable = self.next_sequence
-        self._mark_fd = os.open(
-            self.layout.mark, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644
-        )
-        os.ftruncate(self._mark_fd, 0)
-        self._publish_mark()
+        self._mark_fd = self.files.open_or_create(self.layout.mark)
+        self.publish_mark()
+        with suppress(HoldfastError):  # a mark of the wrong size is none: opening reads the log
+            if self.files.size(self._mark_fd, self.layout.mark) > MARK.size:
+                self.files.cut(self._mark_fd, self.layout.mark, MARK.size)
 
     def _rewrite(self, fd: int, last: Segment, durable: int) -> None:
         """Write again what was never known to be durable.
@@ -142,7 +151,7 @@ class LogCore:
             return
         number = last.number_of(min(durable, last.next_sequence - 1))
         at = directory.offsets[max(number, 0)]
-        size = self.files.size(fd)
+        size = self.files.size(fd, last.path)
         while at < size:
             data = self.files.read_at(fd, last.path, at, min(size - at, 8 << 20))
             at += self.files.write_at(fd, last.path, [data], at)
@@ -156,14 +165,26 @@ class LogCore:
         self._fd = self.files.open_write(path)
         self._tail = TailSegment(self.files, path, first, chain)
 
-    def _publish_mark(self) -> None:
-        if self._mark_fd is not None:
-            os.pwrite(self._mark_fd, pack_mark(self.meta.journal_id, self.durable), 0)
+    def publish_mark(self) -> None:
+        """Tell readers in other processes what is durable. A failure takes nothing back."""
+        if self._mark_fd is None:
+            return
+        data = pack_mark(self.meta.journal_id, self.durable)
+        try:
+            self.files.write_at(self._mark_fd, self.layout.mark, [data], 0)
+        except HoldfastError as error:
+            self.mark_problem = error
+        else:
+            self.mark_problem = None
 
     # ---- appending -----------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Refuse to go on after a failure, a fork, or the loss of the lock."""
+        """Refuse to go on after a failure, the end, a fork, or the loss of the lock."""
+        if self.closed:
+            raise StorageError(
+                "the journal is closed", kind="journal_closed", remedy="open it again"
+            )
         if self.poison is not None:
             raise StorageError(
                 "the journal's writer has failed and must be reopened", kind="writer_poisoned",
@@ -206,7 +227,7 @@ class LogCore:
         reach("journal_append.before_write")
         try:
             self.files.write_at(self._descriptor(), tail.path, parts, start)
-        except HoldfastError as error:
+        except BaseException as error:
             self._undo(start, error)
             raise
         reach("journal_append.after_write")
@@ -222,11 +243,15 @@ class LogCore:
             raise StorageError("the journal is closed", kind="journal_closed")
         return self._fd
 
-    def _undo(self, size: int, error: HoldfastError) -> None:
+    def _undo(self, size: int, error: BaseException) -> None:
+        """Cut a failed write off; where that fails, or the failure is none of the disk's, stop."""
+        typed = isinstance(error, HoldfastError)
         try:
             self.files.cut(self._descriptor(), self.tail.path, size)
-        except HoldfastError:
-            self.poison = error
+        except HoldfastError as second:
+            self.poison = error if isinstance(error, HoldfastError) else second
+        if not typed and self.poison is None:
+            self.poison = InternalError("a write was interrupted", reason=repr(error)[:200])
         if isinstance(error, StorageError) and self.poison is None:
             error.took_effect = False
             error.facts["took_effect"] = False
@@ -242,8 +267,12 @@ class LogCore:
             raise self.fail(error) from error
         reach("journal_append.after_sync")
         self.durable = accepted
-        self._publish_mark()
+        self.publish_mark()
         reach("journal_append.after_publish")
+
+    def spoil(self, error: HoldfastError) -> None:
+        """Accept nothing more: memory and disk may disagree about which files there are."""
+        self.poison = self.poison or error
 
     def fail(self, error: HoldfastError) -> CommitUnknownError:
         """Poison the core: what the disk holds is unknown from here on."""
@@ -316,7 +345,7 @@ class LogCore:
         reach("journal_roll.before_footer")
         try:
             self.files.write_at(fd, tail.path, [footer], at)
-        except HoldfastError as error:
+        except BaseException as error:
             self._undo(at, error)
             raise
         reach("journal_roll.after_footer_write")
@@ -324,9 +353,9 @@ class LogCore:
             self.files.sync(fd, tail.path)
             reach("journal_roll.after_footer_sync")
             self.durable = tail.next_sequence
-            self._publish_mark()
+            self.publish_mark()
             self._fd = None
-            os.close(fd)
+            self.files.close(fd)
             self._create_tail(tail.next_sequence, tail.chain_hash)
         except HoldfastError as error:
             # The old segment is sealed and there may be no new one: only reopening knows.
@@ -345,8 +374,13 @@ class LogCore:
 
     def close(self) -> None:
         """Let go of files and lock."""
+        if not self.closed:
+            self.closed = True
+            self._close_files()
+            self.lock.release()
+
+    def _close_files(self) -> None:
         for fd in (self._fd, self._mark_fd):
             if fd is not None:
-                os.close(fd)
+                self.files.close(fd)
         self._fd = self._mark_fd = None
-        self.lock.release()

@@ -1,13 +1,15 @@
 """The journal's only I/O: a thin, typed layer over the operating system's calls.
 
-Every call that changes something goes through `Files._do`, so a test can fail the k-th one
-before or after it took effect, write short, or record what a power cut would leave.
+Every call that changes the log goes through `Files._do`, every other one (the lock's included)
+through `Files._look`, so a test can fail the k-th one before or after it took effect, write short,
+or record what a power cut would leave.
 
 Invariants:
 - No symlink is ever followed at the last component of a path.
 - `replace` is atomic and durable: temporary name, fsync, rename, fsync of the directory.
 - An fsync that failed is never tried again here: what it left behind is unknown.
-- Every failure is a `HoldfastError`.
+- Every failure is a `HoldfastError`. Closing a descriptor has no outcome: what must be durable was
+  made so before.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import (
     ConflictError,
     CorruptionError,
+    HoldfastError,
     NotFoundError,
     RefusedError,
     StorageError,
@@ -67,20 +70,43 @@ class Files:
 
     def _do(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
         """Run one mutating call. Tests override this."""
+        return self._look(operation, path, call, *args)
+
+    def _look(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
+        """Run one call that changes nothing in the log."""
         try:
             return call(*args)
         except OSError as error:
             raise storage_error(error, operation, path) from error
 
+    def kind(self, path: Path) -> int:
+        """Type and permissions of what lies at a path, a link not followed; 0 for nothing."""
+        try:
+            return int(self._look("stat", path, os.lstat, path).st_mode)
+        except NotFoundError:
+            return 0
+
+    def exists(self, path: Path) -> bool:
+        """Whether something lies at a path."""
+        return self.kind(path) != 0
+
+    def _refuse_link(self, path: Path, operation: str) -> int:
+        found = self.kind(path)
+        if stat.S_ISLNK(found):
+            raise storage_error(OSError(errno.ELOOP, "symlink"), operation, path)
+        return found
+
     def make_directory(self, path: Path) -> None:
         """Make a directory and its parents, each made durable in its parent."""
-        if path.is_symlink():
-            raise storage_error(OSError(errno.ELOOP, "symlink"), "mkdir", path)
-        if path.is_dir():
+        if stat.S_ISDIR(self._refuse_link(path, "mkdir")):
             return
         if path.parent != path:
             self.make_directory(path.parent)
-        self._do("mkdir", path, lambda: os.makedirs(path, exist_ok=True))
+        try:
+            self._do("mkdir", path, os.mkdir, path)
+        except StorageError as error:
+            if error.facts.get("errno") != errno.EEXIST or not stat.S_ISDIR(self.kind(path)):
+                raise
         self.sync_directory(path.parent)
 
     def create(self, path: Path) -> int:
@@ -92,18 +118,29 @@ class Files:
         """An existing file for writing."""
         return self._open(path, os.O_RDWR)
 
+    def open_or_create(self, path: Path) -> int:
+        """A small file that is written in place: the lock and the mark."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        return int(self._look("open", path, os.open, path, flags, 0o644))
+
+    def say(self, fd: int, path: Path, text: str) -> None:
+        """Write who holds the lock. Nobody but a message depends on it."""
+        self._look("truncate", path, os.ftruncate, fd, 0)
+        self._look("write", path, os.pwritev, fd, [text.encode()], 0)
+
     def open_read(self, path: Path) -> int:
         """An existing file for reading."""
         return self._open(path, os.O_RDONLY)
 
     def _open(self, path: Path, flags: int) -> int:
+        wanted = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = int(self._look("open", path, os.open, path, wanted))
         try:
-            fd = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise storage_error(error, "open", path) from error
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise RefusedError("not a regular file", kind="not_a_file", path=path)
+            if not stat.S_ISREG(self._look("stat", path, os.fstat, fd).st_mode):
+                raise RefusedError("not a regular file", kind="not_a_file", path=path)
+        except HoldfastError:
+            self.close(fd)
+            raise
         return fd
 
     def write_at(self, fd: int, path: Path, parts: Sequence[Data], offset: int) -> int:
@@ -113,6 +150,8 @@ class Files:
         done = 0
         while done < total:
             wrote = int(self._do("write", path, os.pwritev, fd, views[:512], offset + done))
+            if wrote == 0:
+                raise storage_error(OSError(errno.EIO, "nothing was written"), "write", path)
             done += wrote
             while views and wrote >= len(views[0]):
                 wrote -= len(views.pop(0))
@@ -134,14 +173,11 @@ class Files:
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise storage_error(error, "open", path) from error
+        fd = self._look("open", path, os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._do("fsync_directory", path, os.fsync, fd)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file its final name. Durable after `sync_directory`."""
@@ -156,12 +192,16 @@ class Files:
 
     def close(self, fd: int) -> None:
         """Close a descriptor; nothing is expected of it."""
-        os.close(fd)
+        with suppress(OSError):
+            os.close(fd)
 
     def replace(self, path: Path, parts: Sequence[Data]) -> None:
         """Write a whole file atomically and durably. A symlink in its place is refused."""
-        if path.is_symlink():
-            raise storage_error(OSError(errno.ELOOP, "symlink"), "replace", path)
+        self.install(self.stage(path, parts), path)
+
+    def stage(self, path: Path, parts: Sequence[Data]) -> Path:
+        """The first half of `replace`: a durable file under a temporary name."""
+        self._refuse_link(path, "replace")
         temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         self.remove(temporary)
         fd = self.create(temporary)
@@ -170,7 +210,11 @@ class Files:
             reach("journal_replace.after_write")
             self.sync(fd, temporary)
         finally:
-            os.close(fd)
+            self.close(fd)
+        return temporary
+
+    def install(self, temporary: Path, path: Path) -> None:
+        """The second half: a failure leaves open whether the file has its name."""
         reach("journal_replace.before_rename")
         self.rename(temporary, path)
         reach("journal_replace.after_rename")
@@ -180,23 +224,20 @@ class Files:
         """A whole small file; a larger one than expected is damage."""
         fd = self.open_read(path)
         try:
-            size = os.fstat(fd).st_size
+            size = self.size(fd, path)
             if size > bytes_max:
                 raise CorruptionError(
                     "file is larger than it can be", kind="too_large", path=path, bytes=size
                 )
             return self.read_at(fd, path, 0, size)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def read_at(self, fd: int, path: Path, offset: int, length: int) -> bytes:
         """Bytes from an offset; fewer only at the end of the file."""
         parts = []
         while length > 0:
-            try:
-                data = os.pread(fd, min(length, 1 << 30), offset)
-            except OSError as error:
-                raise storage_error(error, "read", path) from error
+            data = self._look("read", path, os.pread, fd, min(length, 1 << 30), offset)
             if not data:
                 break
             parts.append(data)
@@ -204,9 +245,14 @@ class Files:
             length -= len(data)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def size(self, fd: int) -> int:
+    def size(self, fd: int, path: Path) -> int:
         """The file's length."""
-        return os.fstat(fd).st_size
+        return self.stat(fd, path).st_size
+
+    def stat(self, what: int | Path, path: Path) -> os.stat_result:
+        """What the system knows of a descriptor, or of a path (a link not followed)."""
+        call = os.fstat if isinstance(what, int) else os.lstat
+        return self._look("stat", path, call, what)  # type: ignore[no-any-return]
 
     def map(self, path: Path, *, whole: bool = False) -> memoryview:
         """A read-only mapping of an immutable file; lives as long as something refers to it.
@@ -215,14 +261,20 @@ class Files:
         """
         fd = self.open_read(path)
         try:
-            if os.fstat(fd).st_size == 0:
+            size = self.size(fd, path)
+            if size == 0:
                 return memoryview(b"")
             flags = mmap.MAP_SHARED | (getattr(mmap, "MAP_POPULATE", 0) if whole else 0)
-            return memoryview(mmap.mmap(fd, 0, flags=flags, prot=mmap.PROT_READ))
-        except OSError as error:
-            raise storage_error(error, "mmap", path) from error
+
+            def mapped() -> mmap.mmap:
+                try:
+                    return mmap.mmap(fd, size, flags=flags, prot=mmap.PROT_READ)
+                except ValueError as error:  # shorter than it was a moment ago
+                    raise OSError(errno.EIO, str(error)) from error
+
+            return memoryview(self._look("mmap", path, mapped))
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def entries(self, path: Path) -> dict[str, int]:
         """Names and sizes of the regular files in a directory; a symlink is refused."""
@@ -250,25 +302,33 @@ class WriterLock:
     def __init__(self, files: Files, path: Path, owner: str) -> None:
         """Take the lock or say who has it."""
         self.path = path
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._files = files
+        self.pid = os.getpid()
+        self._fd = files.open_or_create(path)
         try:
-            self._fd = os.open(path, flags, 0o644)
-        except OSError as error:
-            raise storage_error(error, "lock", path) from error
+            self._take(owner)
+        except BaseException:
+            files.close(self._fd)
+            raise
+
+    def _take(self, owner: str) -> None:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = files.read_at(self._fd, path, 0, 200).decode(errors="replace").strip()
-            os.close(self._fd)
+            if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN):
+                raise storage_error(error, "lock", self.path) from error
+            holder = ""
+            with suppress(HoldfastError):
+                found = self._files.read_at(self._fd, self.path, 0, 200)
+                holder = found.decode(errors="replace").strip()
             raise ConflictError(
-                "another writer has this journal open", kind="journal_locked", path=path,
+                "another writer has this journal open", kind="journal_locked", path=self.path,
                 holder=holder or "unknown",
                 remedy="stop that process, or let it do the appending; readers need no lock",
             ) from error  # fmt: skip
-        self.pid = os.getpid()
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, f"pid={self.pid} {owner}\n".encode(), 0)
-        self._identity = self._inode(os.fstat(self._fd))
+        self._identity = self._inode(self._files.stat(self._fd, self.path))
+        with suppress(HoldfastError):  # who has it is a courtesy; a full disk stops no writer here
+            self._files.say(self._fd, self.path, f"pid={self.pid} {owner}\n")
 
     @staticmethod
     def _inode(found: os.stat_result) -> tuple[int, int]:
@@ -279,10 +339,10 @@ class WriterLock:
         if os.getpid() != self.pid:
             return False
         try:
-            return self._inode(os.stat(self.path, follow_symlinks=False)) == self._identity
-        except OSError:
+            return self._inode(self._files.stat(self.path, self.path)) == self._identity
+        except NotFoundError:
             return False
 
     def release(self) -> None:
         """Let others in."""
-        os.close(self._fd)
+        self._files.close(self._fd)

@@ -109,18 +109,38 @@ def pack_mark(journal_id: bytes, durable: int) -> bytes:
 
 
 def read_mark(files: Files, layout: Layout, journal_id: bytes) -> int:
-    """What the writer last said to be durable; 0 if the mark is missing or useless."""
+    """What the writer last said to be durable; 0 if the mark is missing or damaged.
+
+    A mark that is there but cannot be read is an error: it could say that a torn-looking tail was
+    acknowledged.
+    """
+    return look_at_mark(files, layout, journal_id)[0]
+
+
+def look_at_mark(files: Files, layout: Layout, journal_id: bytes) -> tuple[int, str | None]:
+    """What the mark says, and what is wrong with it. Three looks: a writer may be at work on it."""
+    problem: str | None = None
     for _ in range(3):
         try:
             data = files.read(layout.mark, MARK.size)
-            magic, owner, durable, complement = MARK.unpack(data)
-        except (HoldfastError, struct.error):
-            return 0
-        if magic != MARK_MAGIC or owner != int.from_bytes(journal_id[:8]):
-            return 0
-        if durable ^ complement == (1 << 64) - 1:
-            return int(durable)
-    return 0
+        except NotFoundError:
+            return 0, None
+        except CorruptionError as error:
+            problem = str(error)
+            continue
+        if len(data) != MARK.size:
+            problem = f"it has {len(data)} bytes, not {MARK.size}"
+            continue
+        magic, owner, durable, complement = MARK.unpack(data)
+        if magic != MARK_MAGIC:
+            problem = "it is no mark"
+        elif owner != int.from_bytes(journal_id[:8]):
+            problem = "it belongs to another journal"
+        elif durable ^ complement != (1 << 64) - 1:
+            problem = "its two numbers disagree"
+        else:
+            return int(durable), None
+    return 0, problem
 
 
 def read_checkpoint(files: Files, layout: Layout) -> tuple[IndexCheckpoint | None, str, str]:
@@ -278,7 +298,7 @@ class Loader:
         self, fd: int, first: int, chain: bytes, checkpoint: IndexCheckpoint | None, *, last: bool
     ) -> tuple[int, bytes]:
         path = self.layout.segment(first)
-        size = self.files.size(fd)
+        size = self.files.size(fd, path)
         self._check_header(fd, first, chain)
         trailer, flaw = self._trailer(fd, first, size)
         if trailer is None and not last:

@@ -98,7 +98,7 @@ class JournalReader:
         fd = self._files.open_read(tail.path)
         try:
             read = lambda at, length: self._files.read_at(fd, tail.path, at, length)  # noqa: E731
-            for _, frame in walk_frames(read, walk, self._files.size(fd)):
+            for _, frame in walk_frames(read, walk, self._files.size(fd, tail.path)):
                 tail.add(frame.header, frame.chain_hash)
         finally:
             self._files.close(fd)

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 import threading
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
@@ -269,7 +268,7 @@ class TailSegment(Segment):
 
     def __del__(self) -> None:
         if self._fd is not None:
-            os.close(self._fd)
+            self.files.close(self._fd)
 
     @property
     def next_sequence(self) -> int:

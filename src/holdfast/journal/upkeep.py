@@ -147,7 +147,9 @@ class HoldStore:
         it meanwhile. Truncation reads the holds again before the first file goes.
         """
         path = self._layout.hold(name)
-        older = self.all().get(name)
+        older = self.get(name)
+        if older == position:
+            return
         store_position(self._files, path, HOLD_MAGIC, position, self._clock.wall_us())
         base = read_meta(self._files, self._layout).base_sequence
         if position.sequence < base:
@@ -159,6 +161,13 @@ class HoldStore:
                 "the journal was truncated past this position", kind="position_truncated",
                 sequence=position.sequence, first=base, remedy="hold a later position",
             )  # fmt: skip
+
+    def get(self, name: str) -> Position | None:
+        """One hold; None if there is none of that name."""
+        try:
+            return load_position(self._files, self._layout.hold(name), HOLD_MAGIC)
+        except NotFoundError:
+            return None
 
     def all(self) -> dict[str, Position]:
         """All holds. One that cannot be read stops truncation: it is an error."""
@@ -173,7 +182,7 @@ class HoldStore:
     def release(self, name: str) -> None:
         """Let go of a hold."""
         path = self._layout.hold(name)
-        if not path.exists():
+        if not self._files.exists(path):
             raise NotFoundError("no such hold", kind="hold_missing", hold=name)
         self._files.remove(path)
         self._files.sync_directory(path.parent)
@@ -216,16 +225,16 @@ def plan_truncation(view: View, sequence: int, holds: Mapping[str, Position]) ->
     )  # fmt: skip
 
 
-def truncate_log(
+def move_base(
     files: Files,
     layout: Layout,
     view: View,
     plan: TruncateReport,
     holds: Callable[[], Mapping[str, Position]],
 ) -> tuple[JournalMeta, TruncateReport]:
-    """Execute a plan: new base first, then the files, oldest first.
+    """Execute the first half of a plan: the new base becomes durable, no file goes yet.
 
-    `holds` is asked again in between: one that came since the plan was made cuts it short.
+    `holds` is asked again: one that came since the plan was made cuts it short.
     """
     meta = _write_base(files, layout, view, plan)
     try:
@@ -236,13 +245,17 @@ def truncate_log(
     if late.base_sequence < plan.base_sequence:
         plan, meta = late, _write_base(files, layout, view, late)
     reach("journal_truncate.after_meta")
+    return meta, plan
+
+
+def remove_segments(files: Files, layout: Layout, plan: TruncateReport) -> None:
+    """Execute the second half: files before the base go, oldest first. The rest goes at opening."""
     for number, first in enumerate(plan.segments):
         files.remove(layout.segment(first))
         files.remove(layout.index(first))
         if number == 0:
             reach("journal_truncate.after_first_delete")
     files.sync_directory(layout.segments)
-    return meta, plan
 
 
 def _write_base(files: Files, layout: Layout, view: View, plan: TruncateReport) -> JournalMeta:
@@ -279,12 +292,16 @@ def compact_segments(
     sealed: Sequence[SealedSegment],
     small_bytes: int,
     target_bytes: int,
+    unknown: Callable[[HoldfastError], None],
 ) -> tuple[list[tuple[int, int]], list[SealedSegment]]:
-    """Merge small sealed segments; returns what was merged and the new list of segments."""
+    """Merge small sealed segments; returns what was merged and the new list of segments.
+
+    `unknown` hears of a failure after which the list in memory may not be what lies on disk.
+    """
     merged = {}
     gone: set[int] = set()
     for group in plan_compaction(sealed, small_bytes, target_bytes):
-        new = _merge(files, layout, meta, group)
+        new = _merge(files, layout, meta, group, unknown)
         merged[new.first_sequence] = (new, len(group))
         gone.update(segment.first_sequence for segment in group[1:])
     result = [
@@ -296,7 +313,11 @@ def compact_segments(
 
 
 def _merge(
-    files: Files, layout: Layout, meta: JournalMeta, group: Sequence[SealedSegment]
+    files: Files,
+    layout: Layout,
+    meta: JournalMeta,
+    group: Sequence[SealedSegment],
+    unknown: Callable[[HoldfastError], None],
 ) -> SealedSegment:
     parts: list[memoryview | bytes] = [group[0].raw(0, 128)]
     directory = FrameDirectory()
@@ -315,7 +336,27 @@ def _merge(
     # The old index must be gone before the new segment has its name, or it would look like its own.
     files.remove(layout.index(group[0].first_sequence))
     files.sync_directory(layout.segments)
-    files.replace(layout.segment(group[0].first_sequence), [*parts, footer])
+    target = layout.segment(group[0].first_sequence)
+    staged = files.stage(target, [*parts, footer])
+    try:
+        _swap(files, layout, staged, target, group)
+    except HoldfastError as error:
+        # The merged file may have the first one's name: truncating by the old list would lose it.
+        unknown(error)
+        raise
+    summary = SegmentSummary(
+        group[0].first_sequence, last.next_sequence, at + len(footer),
+        min(s.summary.wall_min_us for s in group), max(s.summary.wall_max_us for s in group),
+        group[0].previous_hash, last.chain_hash,
+    )  # fmt: skip
+    return SealedSegment(files, layout, meta.journal_id, summary)
+
+
+def _swap(
+    files: Files, layout: Layout, staged: Path, target: Path, group: Sequence[SealedSegment]
+) -> None:
+    """Give the merged segment its name, then remove the others."""
+    files.install(staged, target)
     reach("journal_compact.after_rename")
     for number, segment in enumerate(group[1:]):
         files.remove(segment.path)
@@ -323,9 +364,3 @@ def _merge(
         if number == 0:
             reach("journal_compact.after_first_delete")
     files.sync_directory(layout.segments)
-    summary = SegmentSummary(
-        group[0].first_sequence, last.next_sequence, at + len(footer),
-        min(s.summary.wall_min_us for s in group), max(s.summary.wall_max_us for s in group),
-        group[0].previous_hash, last.chain_hash,
-    )  # fmt: skip
-    return SealedSegment(files, layout, meta.journal_id, summary)

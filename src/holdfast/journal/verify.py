@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,9 +31,9 @@ from holdfast.journal.layout import Layout, segment_first
 from holdfast.journal.loading import (
     CHECKPOINT_BYTES_MAX,
     Standing,
+    look_at_mark,
     match_checkpoint,
     read_checkpoint,
-    read_mark,
     read_meta,
     standing,
 )
@@ -113,7 +112,7 @@ class Verifier:
         """Check everything."""
         try:
             meta = read_meta(self.files, self.layout)
-            durable = read_mark(self.files, self.layout, meta.journal_id)  # before what it marks
+            durable = self._mark(meta)  # before what it marks
             entries = self.files.entries(self.layout.segments)
         except HoldfastError as error:
             self.find(error.kind, self.layout.meta, 0, str(error))
@@ -136,6 +135,19 @@ class Verifier:
         if self.deep:
             self._duplicates()
         return self.report
+
+    def _mark(self, meta: JournalMeta) -> int:
+        try:
+            durable, problem = look_at_mark(self.files, self.layout, meta.journal_id)
+        except HoldfastError as error:
+            self.find(error.kind, self.layout.mark, 0, str(error))
+            return 0
+        if problem is not None:
+            self.find(
+                "mark_damaged", self.layout.mark, 0,
+                f"{problem}; the next writer writes it again, from the log",
+            )  # fmt: skip
+        return durable
 
     def _segments(self, meta: JournalMeta, sizes: dict[int, int]) -> None:
         at, chain = meta.base_sequence, meta.base_hash
@@ -259,9 +271,11 @@ class Verifier:
             )
         )
         index_path = self.layout.index(first)
-        if not index_path.exists() or walk.problem is not None:
+        if walk.problem is not None:
             return
         try:
+            if not self.files.exists(index_path):
+                return
             data = self.files.map(index_path)
             unpack_index(data, meta.journal_id, first, walk.sequence, walk.chain_hash)
             if self.deep:
@@ -311,12 +325,17 @@ class Verifier:
             (self.layout.holds, HOLD_MAGIC, ".hold"),
         ):
             try:
-                for name in self.files.entries(directory):
-                    if name.endswith(suffix):
-                        with suppress(NotFoundError):  # let go since it was listed
-                            load_position(self.files, directory / name, magic)
+                names = [name for name in self.files.entries(directory) if name.endswith(suffix)]
             except HoldfastError as error:
                 self.find(error.kind, directory, 0, str(error))
+                continue
+            for name in names:
+                try:
+                    load_position(self.files, directory / name, magic)
+                except NotFoundError:  # released since it was listed
+                    continue
+                except HoldfastError as error:
+                    self.find(error.kind, directory / name, 0, str(error))
 
     def _duplicates(self) -> None:
         """Whether an id occurs twice: equal keys first, then the ids themselves."""

@@ -13,7 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
-import socket
+import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -22,7 +22,9 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     CommitUnknownError,
     HoldfastError,
+    InternalError,
     NotFoundError,
+    StorageError,
 )
 from holdfast.journal.batch import EventIds, RandomEventIds
 from holdfast.journal.blob_format import META_MAGIC, JournalMeta, pack_blob
@@ -38,8 +40,9 @@ from holdfast.journal.upkeep import (
     HoldStore,
     TruncateReport,
     compact_segments,
+    move_base,
     plan_truncation,
-    truncate_log,
+    remove_segments,
     write_checkpoint,
     write_index,
 )
@@ -94,37 +97,44 @@ class JournalWriter(CommitQueue):
         self._files = files or Files()
         # Derived files have one maker at a time. Taken before leadership, never inside it.
         self._upkeep_lock = threading.Lock()
-        self.index_failures: list[str] = []
+        self._over = False
+        self._stop = threading.Event()
         self._core, self.report = self._open(journal_id, create=create)
         self._durable = self._core.durable
-        self._stop = threading.Event()
+        self._mend_mark()
         self._threads = [threading.Thread(target=self._upkeep, name="holdfast-journal-upkeep")]
         if self.settings.durability is Durability.INTERVAL:
             self._threads.append(
                 threading.Thread(target=self._ticker, name="holdfast-journal-sync")
             )
-        for thread in self._threads:
-            thread.daemon = True
-            thread.start()
-        names = self._files.entries(self.layout.segments)
-        present = {index_first(name) for name in names}
-        for segment in self._core.sealed:
-            if segment.first_sequence not in present:
-                self._jobs.put(segment)
+        try:
+            names = self._files.entries(self.layout.segments)
+            present = {index_first(name) for name in names}
+            for segment in self._core.sealed:
+                if segment.first_sequence not in present:
+                    self._jobs.put(segment)
+            for thread in self._threads:
+                thread.daemon = True
+                thread.start()
+        except BaseException:
+            self._stop.set()
+            self._jobs.put(None)
+            self._core.close()
+            raise
 
     def _open(self, journal_id: bytes | None, *, create: bool) -> tuple[LogCore, OpenReport]:
         files, layout = self._files, self.layout
-        if not create and not layout.meta.exists():
+        if not create and not files.exists(layout.meta):
             raise NotFoundError(
                 "there is no journal here", kind="journal_missing", path=layout.root,
                 remedy="check the path, or let it be created",
             )  # fmt: skip
         files.make_directory(layout.root)
         files.make_directory(layout.segments)
-        lock = WriterLock(files, layout.lock, f"host={socket.gethostname()}")
+        lock = WriterLock(files, layout.lock, f"host={os.uname().nodename}")
         try:
             files.remove(layout.meta.with_name("journal.meta.tmp"))
-            if not layout.meta.exists() and not files.entries(layout.segments):
+            if not files.exists(layout.meta) and not files.entries(layout.segments):
                 wall = self._clock.wall_us()
                 fresh = journal_id or self._ids.ids(1, wall).tobytes()
                 create_meta(files, layout, fresh, wall)
@@ -169,36 +179,58 @@ class JournalWriter(CommitQueue):
 
     def _wait(self, reached: Any, timeout_ms: int | None) -> bool:
         def over() -> bool:
-            return bool(reached()) or self._core.poison is not None or self._closed
+            return bool(reached()) or self._core.poison is not None or self._over
 
         with self._changed:
             self._changed.wait_for(over, None if timeout_ms is None else timeout_ms / 1_000)
             if reached():
                 return True
         if self._core.poison is not None:
-            raise CommitUnknownError(
-                "the journal's writer has failed", kind="writer_poisoned",
-                cause=str(self._core.poison), remedy="reopen the journal; replay decides",
-            ) from self._core.poison  # fmt: skip
+            raise self._unknown(self._core.poison)
         return False
+
+    @staticmethod
+    def _unknown(poison: HoldfastError) -> CommitUnknownError:
+        error = CommitUnknownError(
+            "the journal's writer has failed: what it had not made durable is unknown",
+            kind="writer_poisoned", cause=str(poison),
+            remedy="reopen the journal and append again with the same ids; replay decides",
+        )  # fmt: skip
+        error.__cause__ = poison
+        return error
 
     def flush(self) -> int:
         """Make everything accepted durable now; returns the durable sequence."""
         with self._exclusive():
             self._core.check_usable()
             self._core.sync()
+            self._mend_mark()
         return self._durable
 
     def _ticker(self) -> None:
+        """Sync at every interval; ends with the writer, or when it has failed and all know."""
         while not self._stop.wait(self.settings.interval_ms / 1_000):
+            if self._core.poison is not None:
+                return
+            try:
+                self.flush()
+            except BaseException as error:  # noqa: BLE001 - waiters must hear of it, whatever it is
+                if isinstance(error, StorageError) and self._core.poison is None:
+                    # Nothing was tried (the lock could not be looked at): the next tick does it.
+                    self.note(f"sync: {error}")
+                    continue
+                self._fail("sync", error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        """A thread of the writer cannot go on: nobody may wait for what it would have done."""
+        self.note(f"{what}: {error!r}")
+        with self._changed:
             if self._core.poison is None:
-                try:
-                    self.flush()
-                except HoldfastError as error:
-                    # `fail` has poisoned the core; every later call and every waiter hears of it.
-                    self.index_failures.append(f"sync: {error}")
-                    with self._changed:
-                        self._changed.notify_all()
+                broken = InternalError(
+                    f"the journal's {what} thread failed", reason=repr(error)[:500]
+                )
+                self._core.poison = error if isinstance(error, HoldfastError) else broken
+            self._changed.notify_all()
 
     # ---- reading -------------------------------------------------------------------------
 
@@ -213,13 +245,25 @@ class JournalWriter(CommitQueue):
     def _upkeep(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
-                if isinstance(job, str):
+                if job == "mark":
+                    self._write_mark()
+                elif isinstance(job, str):
                     self.checkpoint()
                 else:
                     self._index(job)
-            except HoldfastError as error:
+            except BaseException as error:  # noqa: BLE001 - the thread must outlive any one job
                 # Derived data: an append must not fail for it, and it is made again at need.
-                self.index_failures.append(str(error))
+                self.note(str(error) if isinstance(error, HoldfastError) else repr(error))
+
+    def _write_mark(self) -> None:
+        """Write the mark again after an interval, as often as it takes: readers wait for it."""
+        if self._stop.wait(self.settings.interval_ms / 1_000):
+            return  # closing tries once more
+        with self._exclusive():
+            self._mending = False
+            self._core.check_usable()
+            self._core.publish_mark()
+            self._mend_mark()
 
     def _index(self, segment: SealedSegment) -> None:
         """Write the index of a sealed segment, unless compaction has merged it meanwhile."""
@@ -271,10 +315,11 @@ class JournalWriter(CommitQueue):
 
             plan = plan_truncation(view, sequence, every())
             if not dry_run and plan.segments:
-                meta, plan = truncate_log(self._files, self.layout, view, plan, every)
+                meta, plan = move_base(self._files, self.layout, view, plan, every)
                 self._core.meta = meta
                 kept = [s for s in self._core.sealed if s.first_sequence >= plan.base_sequence]
                 self._core.sealed = kept
+                remove_segments(self._files, self.layout, plan)
         if not dry_run and plan.segments:
             self.checkpoint()
         return plan
@@ -296,6 +341,7 @@ class JournalWriter(CommitQueue):
                 merged, sealed = compact_segments(
                     self._files, self.layout, self._core.meta, self._core.sealed,
                     self.settings.compact_bytes, target_bytes or self.settings.segment_bytes,
+                    self._core.spoil,
                 )  # fmt: skip
                 self._core.sealed = sealed
             firsts = {first for first, _ in merged}
@@ -309,7 +355,14 @@ class JournalWriter(CommitQueue):
     # ---- the end -------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Make everything durable, write the index checkpoint, let go of the lock."""
+        """Make everything durable, write the index checkpoint, release the lock.
+
+        An index checkpoint that cannot be written (on a full disk, say) is noted in
+        `index_failures` and fails nothing: it is derived, and what was appended is durable.
+
+        Raises:
+            CommitUnknownError: Something accepted is not durable.
+        """
         with self._changed:
             if self._closed:
                 return
@@ -324,12 +377,29 @@ class JournalWriter(CommitQueue):
                 thread.join()
         try:
             if self._core.poison is None:
-                self.checkpoint()
+                self.flush()
+                self._last_checkpoint()
+            lost = self._core.poison
+            if lost is not None and self.accepted > self._core.durable and self._promised:
+                raise self._unknown(lost)
         finally:
             with self._exclusive():
                 self._core.close()
             with self._changed:
+                self._over = True
                 self._changed.notify_all()
+
+    @property
+    def _promised(self) -> bool:
+        """Whether appends were acknowledged before they were durable."""
+        return self.settings.durability is Durability.INTERVAL
+
+    def _last_checkpoint(self) -> None:
+        try:
+            self._core.publish_mark()
+            self.checkpoint()
+        except (StorageError, NotFoundError) as error:
+            self.note(f"checkpoint: {error}")
 
     def __enter__(self) -> Self:
         return self
