@@ -81,8 +81,16 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
                 late = _late_schema(found[node.operator.name])
                 frames[id(node)] = spark.createDataFrame([], spark_schema(late))
             elif isinstance(node, SinkNode):
-                frames[id(node)] = before[0]
+                frames[id(node)] = _checked(node, before[0])
     return found
+
+
+def _checked(node: SinkNode, frame: Any) -> Any:
+    """What goes into a sink, after the sink has looked at the columns and their types."""
+    check = getattr(node.connector, "check", None)
+    if check is not None:
+        named(node.name, lambda: check(node.name, frame.schema))
+    return frame
 
 
 def _late_schema(resolved: Resolved) -> Any:

@@ -59,7 +59,7 @@ def test_truncation_never_passes_what_a_retained_checkpoint_needs(spark, tmp_pat
     )
     with JournalWriter(tmp_path / "journal", small) as journal:
         report = journal.truncate_before(1_000)
-        assert report.held_by == "p-in"
+        assert report.held_by.startswith("p-in-")
         assert report.base_sequence <= oldest
         assert report.bytes_freed > 0
     fill(tmp_path / "journal", 1_000, 1_100, small)

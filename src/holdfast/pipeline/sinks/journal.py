@@ -1,15 +1,18 @@
-"""A journal as a sink: each published epoch is one atomic, idempotent append.
+"""A journal as a sink: each published epoch is appended once, whole batches at a time.
 
 Invariants:
 - Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there
   and returns the first receipt: the journal itself refuses duplicates.
+- An epoch of up to `PIECE_BYTES` is one atomic append. A larger one is several, in order: memory
+  stays bounded, and a repeat goes on where the last one stopped.
 - After a fall-back the same rows come under another checkpoint: the journal cannot take them back.
+- Payloads lose nothing (`payload.py`). What has no JSON is refused before the first epoch.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
-from holdfast.errors import InvalidInputError
+from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.records import Replay
+from holdfast.pipeline.graph import WEIGHT
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
+from holdfast.pipeline.sinks.payload import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.pipeline.stage import Place, storage_of
+
+PIECE_BYTES = 32 << 20
 
 
 class Journal:
-    """Rows become events: `entity` and `kind` name the columns, or are fixed texts after `=`.
+    """Rows become events: `entity`, `kind` and `scope` name columns, or are fixed texts after `=`.
 
     The payload is the whole row as JSON. `Journal("events", entity="customer", kind="=total")`.
+    A null in such a column becomes an empty text; the payload still says null.
     """
 
     what = "journal"
@@ -37,11 +45,40 @@ class Journal:
         """Remember what becomes of the columns."""
         self.path = str(Path(path).expanduser().absolute())
         self.entity, self.kind, self.scope = entity, kind, scope
+        for name, wanted in self.params.items():
+            if not isinstance(wanted, str) or not wanted:
+                raise InvalidInputError(
+                    "a journal sink needs a column or a fixed text", kind="invalid_column",
+                    option=name, value=repr(wanted)[:100],
+                    remedy="give the name of a column, or a fixed text such as '=total'",
+                )  # fmt: skip
 
     @property
     def params(self) -> Mapping[str, str]:
         """What gives events their meaning."""
         return {"entity": self.entity, "kind": self.kind, "scope": self.scope}
+
+    def check(self, name: str, schema: Any) -> None:
+        """Refuse, before the first epoch, what could never be published."""
+        fields = [field for field in schema.fields if field.name != WEIGHT]
+        refuse_types(type(schema)(fields), name)
+        for option, wanted in self.params.items():
+            if wanted.startswith("="):
+                continue
+            found = [field for field in fields if field.name.lower() == wanted.lower()]
+            if not found:
+                raise InvalidInputError(
+                    "a column of the journal sink does not exist", kind="unknown_column",
+                    sink=name, option=option, column=wanted,
+                    known=",".join(field.name for field in fields),
+                    remedy="give the name of a column, or a fixed text such as '=total'",
+                )  # fmt: skip
+            if not is_scalar(found[0].dataType):
+                raise InvalidInputError(
+                    "a column of the journal sink is no single value", kind="unsupported_type",
+                    sink=name, option=option, column=wanted, type=found[0].dataType.simpleString(),
+                    remedy="give a column of texts, numbers or times, or a fixed text after '='",
+                )  # fmt: skip
 
     def open(self, name: str, pipeline: str, store: Place, spark: Any) -> JournalSinkWriter:
         """Begin to write; the journal is locked for this process."""
@@ -69,19 +106,41 @@ class JournalSinkWriter:
         staged = parse_token(token)
         if not staged.files:
             return
-        tables = [pq.read_table(pa.BufferReader(self._storage.get(f))) for f in staged.files]
-        rows = pa.concat_tables(tables)
         with JournalWriter(self._sink.path) as journal:
-            journal.append(self._events(rows, token))
+            for events in self._pieces(staged.files, token):
+                _append(journal, events)
 
-    def _events(self, rows: Any, token: PendingToken) -> Any:
-        count = rows.num_rows
+    def _pieces(self, files: Collection[str], token: PendingToken) -> Iterator[Any]:
+        """The epoch's events, in pieces; always cut in the same places."""
         seed = hashlib.sha256(f"{token.checkpoint}:{self._name}".encode()).digest()[:8]
+        piece: list[Any] = []
+        size = first = 0
+        for rows in self._batches(files):
+            events = self._events(rows, seed, first)
+            first += rows.num_rows
+            if piece and size + events.nbytes > PIECE_BYTES:
+                yield pa.Table.from_batches(piece)
+                piece, size = [], 0
+            piece.append(events)
+            size += events.nbytes
+        if piece:
+            yield pa.Table.from_batches(piece)
+
+    def _batches(self, files: Collection[str]) -> Iterator[Any]:
+        """Staged rows, so many at a time as fit into a piece when they are unpacked."""
+        for path in files:
+            file = pq.ParquetFile(pa.BufferReader(self._storage.get(path)))
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                wide = max(1, group.total_byte_size // max(1, group.num_rows))
+                count = max(1, min(1 << 16, PIECE_BYTES // (4 * wide)))
+                yield from file.iter_batches(batch_size=count, row_groups=[number])
+
+    def _events(self, rows: Any, seed: bytes, first: int) -> Any:
+        count = rows.num_rows
         ids = np.zeros((count, 2), ">u8")
         ids[:, 0] = int.from_bytes(seed, "big")
-        ids[:, 1] = np.arange(count)
-        frame = rows.to_pandas()
-        payload = frame.to_json(orient="records", lines=True, date_format="iso").splitlines()
+        ids[:, 1] = np.arange(first, first + count)
         return pa.record_batch(
             {
                 "id": pa.FixedSizeBinaryArray.from_buffers(
@@ -90,19 +149,15 @@ class JournalSinkWriter:
                 "entity": self._text(rows, self._sink.entity),
                 "kind": self._text(rows, self._sink.kind),
                 "scope": self._text(rows, self._sink.scope),
-                "payload": pa.array(payload, pa.string()),
+                "payload": json_texts(rows).cast(pa.string()),
             }
         )
 
     def _text(self, rows: Any, wanted: str) -> Any:
         if wanted.startswith("="):
-            return pa.array([wanted[1:]] * rows.num_rows, pa.string())
-        if wanted not in rows.schema.names:
-            raise InvalidInputError(
-                "a column of the journal sink does not exist", kind="unknown_column",
-                sink=self._name, column=wanted, known=",".join(rows.schema.names),
-            )  # fmt: skip
-        return rows.column(wanted).combine_chunks().cast(pa.string()).fill_null("")
+            return pa.repeat(pa.scalar(wanted[1:], pa.string()), rows.num_rows)
+        names = [name.lower() for name in rows.schema.names]
+        return plain_texts(rows.column(names.index(wanted.lower()))).cast(pa.string())
 
     def tidy(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
@@ -111,3 +166,19 @@ class JournalSinkWriter:
     def retract(self, after: int | None) -> None:
         """A journal cannot take anything back."""
         del after
+
+
+def _append(journal: Any, events: Any) -> None:
+    """Append a piece; if it is there already, nothing happens.
+
+    Another version may have cut or written the epoch in another way before it died: then the first
+    rows are there under their ids, and the rest follows.
+    """
+    try:
+        journal.append(events)
+    except ConflictError as error:
+        known = error.facts.get("known")
+        if error.kind != "id_reused" or not isinstance(known, int):
+            raise
+        if known < events.num_rows:
+            journal.append(events.slice(known))

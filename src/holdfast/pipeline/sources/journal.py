@@ -3,11 +3,15 @@
 Invariants:
 - A position holds the chain hash there: a log that was replaced or cut short is noticed.
 - The journal keeps what the oldest retained checkpoint still needs: after each commit the source
-  holds that position, and truncation never passes a hold.
+  holds that position, and truncation never passes a hold. Without a floor (`truncate_log` off)
+  it holds the journal's base.
+- A hold belongs to one source of one pipeline in one store: none moves another's.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,30 +19,34 @@ import pyarrow as pa
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import SystemClock
-from holdfast.errors import IncompatibleError, InvalidInputError
+from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
 from holdfast.pipeline.columns import ddl_columns
 from holdfast.pipeline.sources.api import Backlog, Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from holdfast.journal import Position as LogPosition
     from holdfast.journal import Slice as LogSlice
+
+log = logging.getLogger("holdfast.pipeline")
 
 _HEAD = (
     "sequence long, id binary, correlation binary, causation binary, entity string, scope string, "
     "kind string, at timestamp, clock long"
 )
 _EVENT = f"{_HEAD}, payload binary"
+_HEAD_NAMES = [part.split()[0] for part in _HEAD.split(", ")]
 
 
 class Journal:
     """Events of a journal on local disk.
 
-    payload: schema of JSON payloads, as SQL writes it; its columns then stand beside the event's,
-    in place of `payload`. typed: the payloads are typed columns of that schema, not JSON.
+    payload: schema of JSON payloads, as SQL writes it; its columns then follow the event's, in
+    place of `payload`. Where both have a column of one name, it is the payload's.
+    typed: the payloads are typed columns of that schema, not JSON.
     events_max: limit of one epoch, which takes whole appends, and always one, even if it is larger.
     """
 
@@ -62,15 +70,19 @@ class Journal:
             raise InvalidInputError("events_max must be positive", kind="invalid_limit")
         self.path = str(Path(path).expanduser().absolute())
         self.payload, self.typed, self.events_max = payload, typed, events_max
-        names = ddl_columns(_EVENT, "journal")
-        if payload is not None:
-            names = [*names[:-1], *ddl_columns(payload, f"journal {path}")]
-        self._columns = names
+        own = [] if payload is None else ddl_columns(payload, f"journal {path}")
+        taken = {name.lower() for name in own}
+        self._head = [name for name in _HEAD_NAMES if name not in taken]
+        self._columns = [*self._head, *(own or ["payload"])]
         self.schema_text = _EVENT if payload is None else f"{_EVENT}; {payload}"
 
     def columns(self) -> list[str]:
         """Columns of an event, and of its payload."""
         return list(self._columns)
+
+    def head(self) -> list[str]:
+        """The event's own columns: all that the payload does not have."""
+        return list(self._head)
 
     def empty(self, spark: Any) -> Any:
         """A DataFrame of the right shape without rows."""
@@ -78,7 +90,10 @@ class Journal:
 
     def raw_schema(self) -> str:
         """What tasks give: events with their payloads, or with the columns of typed payloads."""
-        return f"{_HEAD}, {self.payload}" if self.typed else _EVENT
+        if not self.typed:
+            return _EVENT
+        head = [part for part in _HEAD.split(", ") if part.split()[0] in self._head]
+        return ", ".join([*head, str(self.payload)])
 
     def shaped(self, events: Any) -> Any:
         """Take the payload apart, if it has a schema."""
@@ -86,11 +101,10 @@ class Journal:
             return events
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        parsed = F.from_json(F.col("payload").cast("string"), self.payload, {"mode": "FAILFAST"})
-        return events.withColumn("payload", parsed).select(*self._event_names(), "payload.*")
+        from holdfast.pipeline.sources.payload import parse_payload
 
-    def _event_names(self) -> list[str]:
-        return ddl_columns(_EVENT, "journal")[:-1]
+        parsed = parse_payload(F.col("payload").cast("string"), self.payload)
+        return events.withColumn("payload", parsed).select(*self._head, "payload.*")
 
     def open(self, name: str) -> JournalSourceReader:
         """Begin at the journal's base."""
@@ -99,6 +113,8 @@ class Journal:
 
 class JournalSourceReader:
     """A journal while the pipeline runs."""
+
+    is_log = True
 
     def __init__(self, name: str, source: Journal) -> None:
         """Open the journal for reading; it must exist."""
@@ -109,11 +125,10 @@ class JournalSourceReader:
         view = self._journal.view()
         self._at: LogPosition = view.position(view.base_sequence)
         self._visible = view.visible
+        self._held: LogPosition | None = None
 
     def restore(self, manifest: Manifest, reader: StoreReader) -> None:
         """Go to where a checkpoint stands; the log must still be the same one."""
-        from holdfast.journal import Position as LogPosition
-
         del reader
         entry = manifest.source(self._name)
         if entry is None:
@@ -121,11 +136,7 @@ class JournalSourceReader:
         known = entry.position
         if not isinstance(known, JournalPosition):
             raise IncompatibleError("the position is not a journal's", source=self._name)
-        position = LogPosition(
-            journal_id=known.journal, segment=known.segment, offset=known.offset,
-            sequence=known.sequence, chain_hash=known.chain,
-        )  # fmt: skip
-        self._at = self._journal.view().check_position(position)
+        self._at = self._journal.view().check_position(_log_position(known))
 
     def plan(self, after: Slice | None = None) -> Slice | None:
         """Whole batches after the position, up to the limit."""
@@ -146,7 +157,7 @@ class JournalSourceReader:
         from holdfast.pipeline.resolving.common import arrow_schema
 
         pieces: tuple[LogSlice, ...] = piece.detail[1]
-        schema = self._source.raw_schema()
+        schema, head = self._source.raw_schema(), self._source.head()
         shape = (
             arrow_schema(spark.createDataFrame([], schema).schema) if self._source.typed else None
         )
@@ -157,7 +168,7 @@ class JournalSourceReader:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     for events in read_slice(pieces[number]):
-                        yield event_batch(events, shape)
+                        yield event_batch(events, shape, head)
 
         count = len(pieces)
         numbers = spark.range(0, count, 1, count)
@@ -177,21 +188,33 @@ class JournalSourceReader:
         )  # fmt: skip
 
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
-        """Hold what the oldest retained checkpoint needs."""
+        """Hold what the oldest retained checkpoint needs; without a floor, everything."""
+        from holdfast.journal import JournalReader
+
+        if isinstance(floor, JournalPosition):
+            try:
+                self._hold(manifest, _log_position(floor))
+            except NotFoundError as error:
+                if error.kind != "position_truncated":
+                    raise
+                log.warning("the journal was cut past retained checkpoints: %s", error)
+            else:
+                return
+        elif self._held is not None:
+            return  # the base cannot have moved past it
+        # A reader of its own: the epoch loop plans with the other one at the same time.
+        with JournalReader(self._source.path) as journal:
+            view = journal.view()
+            self._hold(manifest, view.position(view.base_sequence))
+
+    def _hold(self, manifest: Manifest, at: LogPosition) -> None:
         from holdfast.journal import Files, HoldStore
-        from holdfast.journal import Position as LogPosition
         from holdfast.journal.layout import Layout
 
-        if not isinstance(floor, JournalPosition):
-            return
-        holds = HoldStore(Files(), Layout(Path(self._source.path)), SystemClock())
-        holds.set(
-            f"{manifest.pipeline}-{self._name}",
-            LogPosition(
-                journal_id=floor.journal, segment=floor.segment, offset=floor.offset,
-                sequence=floor.sequence, chain_hash=floor.chain,
-            ),
-        )  # fmt: skip
+        if at != self._held:
+            holds = HoldStore(Files(), Layout(Path(self._source.path)), SystemClock())
+            holds.set(hold_name(manifest.lineage, manifest.pipeline, self._name), at)
+            self._held = at
 
     def history(self) -> list[Slice]:
         """Everything that is still in the journal up to the position."""
@@ -214,14 +237,32 @@ class JournalSourceReader:
         return Backlog(self._at.sequence, max(self._visible, self._at.sequence), "events")
 
 
-def event_batch(events: Any, shape: Any = None) -> Any:
-    """Events as Spark takes them; with `shape`, the payload's columns take the payload's place."""
+def hold_name(lineage: str, pipeline: str, source: str) -> str:
+    """The name of a source's hold: readable, and its own, whatever else has the same names."""
+    own = hashlib.sha256(f"{lineage}\0{pipeline}\0{source}".encode()).hexdigest()[:12]
+    return f"{pipeline}-{source}"[:100] + f"-{own}"
+
+
+def _log_position(known: JournalPosition) -> LogPosition:
+    from holdfast.journal import Position as LogPosition
+
+    return LogPosition(
+        journal_id=known.journal, segment=known.segment, offset=known.offset,
+        sequence=known.sequence, chain_hash=known.chain,
+    )  # fmt: skip
+
+
+def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> Any:
+    """Events as Spark takes them; with `shape`, the payload's columns take the payload's place.
+
+    head: with `shape`, the event's own columns, which come first.
+    """
+    kinds = {name: pa.binary() for name in ("id", "correlation", "causation")}
+    kinds |= {name: pa.string() for name in ("entity", "scope", "kind")}
+    kinds |= {"at": pa.timestamp("us", tz="UTC")}
     columns = [
-        events.column("sequence").cast(pa.int64()),
-        *(events.column(name).cast(pa.binary()) for name in ("id", "correlation", "causation")),
-        *(events.column(name).cast(pa.string()) for name in ("entity", "scope", "kind")),
-        events.column("wall_time").cast(pa.timestamp("us", tz="UTC")),
-        events.column("clock").cast(pa.int64()),
+        events.column("wall_time" if name == "at" else name).cast(kinds.get(name, pa.int64()))
+        for name in (head if shape is not None else _HEAD_NAMES)
     ]
     payload = events.column("payload")
     if pa.types.is_struct(payload.type) != (shape is not None):
@@ -241,6 +282,3 @@ def event_batch(events: Any, shape: Any = None) -> Any:
             parts[at].cast(field.type) if at is not None else pa.nulls(len(payload), field.type)
         )
     return pa.RecordBatch.from_arrays(columns, schema=shape)
-
-
-_HEAD_NAMES = [part.split()[0] for part in _HEAD.split(", ")]
