@@ -20,14 +20,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     interval_ms: time between checkpoints. Shorter means less work to repeat after a crash and
         more commits (about a millisecond and six fsyncs each on local disk).
     log_bytes_min: do not checkpoint before the source log has grown by this much, even when the
-        interval has passed. 0 turns the condition off. Ignored when no log size is given.
+        interval has passed. 0 turns the condition off. In a pipeline: bytes of frames read from its
+        journals since the last checkpoint, where all sources are journals; otherwise no condition.
+        A run that has nothing left to read commits all the same.
     epochs_max: checkpoint after this many epochs, whatever the clock says. 1 is every epoch.
     retain: how many fully committed checkpoints to keep beside the pinned ones; at least 2, since
         with one there is nothing to fall back to. Checkpoints share runs, so one more costs little.
     retain_age_ms: keep everything younger than this as well. Costs storage, buys time to notice.
     incremental: let a checkpoint refer to files of earlier ones. Off means that every
         checkpoint must bring all of its files: larger commits, each one self-contained.
-    truncate_log: let the source log be cut behind the oldest retained checkpoint.
+    truncate_log: let the source log be cut behind the oldest retained checkpoint: the pipeline's
+        hold on its journal moves there. Off, the hold stays at the journal's base: nothing is cut,
+        so every checkpoint and savepoint, however old, can be gone back to.
     inline_bytes_max: operator state up to this size lies inside the manifest; larger goes into
         one packed file per checkpoint. Inline saves a file, but every reader of the manifest pays.
     recovery_verify: `shallow` compares presence and sizes, `deep` hashes every byte before

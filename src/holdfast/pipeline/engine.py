@@ -27,6 +27,7 @@ from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
 from holdfast.pipeline.graph import Graph
+from holdfast.pipeline.logs import Logs
 from holdfast.pipeline.merging import Merger
 from holdfast.pipeline.report import EpochReport, RunSummary, Stopwatch
 from holdfast.pipeline.resolving.common import Resolved
@@ -81,7 +82,7 @@ class Engine:
         """Take over an opened store; call `start` next."""
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
-        self._readers, self._writers = readers, writers
+        self._readers, self._writers, self._logs = readers, writers, Logs(readers)
         self._on_epoch = on_epoch or (lambda _: None)
         self._watermarks = Watermarks(graph.sources)
         self._builder = FrameBuilder(
@@ -126,6 +127,7 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
+        self._logs.tell(self._store)
         self._merger.look(self._progress.runs)
 
     def _restore(self, manifest: Manifest) -> None:
@@ -208,7 +210,7 @@ class Engine:
         report = self._take_in(controls, plan, waiting, watermark_us, clock)
         self._watermarks.settled_us = watermark_us
         self._schedule.epoch_done()
-        if self._schedule.should_checkpoint():
+        if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
             self._hand_over(clock)
         self.summary.epochs += 1
         self.summary.rows += report.rows
@@ -336,6 +338,7 @@ class Engine:
         progress = self._progress
         totals, bytes_new = self._count(controls, waiting)
         future = 0
+        self._logs.read(plan.slices)
         for name, piece in plan.slices.items():
             self._readers[name].advance(piece)
             observed = plan.observed.get(name)
@@ -417,6 +420,7 @@ class Engine:
             position = reader.save(draft)
             mark = self._watermarks.marks_us.get(name)
             draft.set_source(name, position, watermark_us=mark, idle=self._watermarks.is_idle(name))
+            self._logs.save(name, position, draft)
         if self._watermarks.settled_us is not None:
             draft.set_watermark(self._watermarks.settled_us)
         draft.add_processed(waiting.rows)
@@ -447,14 +451,10 @@ class Engine:
         start = time.perf_counter()
         summary = self._store.commit(draft)
         reach("epoch.after_commit")
-        manifest = self._store.current
         if summary.sinks:
             self._store.settle(self._writers)
         reach("epoch.after_publish")
-        if manifest is not None:
-            floors = self._store.log_floor()
-            for name, reader in self._readers.items():
-                reader.committed(manifest, floors.get(name))
+        self._logs.tell(self._store)
         report = self._store.retain()
         if report.error is not None:
             log.warning("retention failed and will be tried again: %s", report.error)
