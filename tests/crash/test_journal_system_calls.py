@@ -68,10 +68,10 @@ class Faults:
         self._lock = threading.Lock()
 
     def _site(self) -> tuple:
-        """From where in the journal's code, six calls deep; empty if from elsewhere."""
+        """From where in the journal's code, four calls deep; empty if from elsewhere."""
         frame, found = sys._getframe(2), []
         for _ in range(10):  # `pathlib`, `genericpath` and `os` may lie between
-            if frame is None or len(found) == 6:
+            if frame is None or len(found) == 4:
                 break
             if frame.f_code.co_filename.startswith(HOME):
                 found.append((frame.f_code.co_filename, frame.f_lineno))

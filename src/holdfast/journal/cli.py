@@ -1,4 +1,4 @@
-"""`holdfast journal append|tail|query|verify|info`: the journal from the command line.
+"""`holdfast journal append|tail|query|verify|info|release`: the journal from the command line.
 
 Invariants:
 - Exit 0 is good, 1 a problem that was found or met, 2 wrong usage. Never a traceback.
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.clock import SystemClock
+from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
 from holdfast.journal.files import Files
 from holdfast.journal.layout import Layout, segment_first
 from holdfast.journal.model import Durability, Event, JournalSettings
@@ -267,3 +268,27 @@ def info(root: Root, as_json: Json = False) -> None:  # noqa: FBT002
         else:
             for key, value in facts.items():
                 typer.echo(f"{key:15} {value}")
+
+
+@journal_app.command()
+def release(
+    root: Root,
+    hold: Annotated[str, typer.Argument(help="The hold's name, as `info` shows it.")],
+    as_json: Json = False,  # noqa: FBT002
+) -> None:
+    """Remove a hold whose reader is gone for good: truncation may then pass it.
+
+    A pipeline that still runs sets its hold again with its next checkpoint.
+    """
+    with _messages():
+        holds = HoldStore(Files(), Layout(root), SystemClock())
+        position = holds.get(hold)
+        if position is None:
+            raise NotFoundError(
+                "no such hold", kind="hold_missing", hold=hold,
+                known=",".join(sorted(holds.all())) or "none",
+                remedy="`holdfast journal info` shows the holds",
+            )  # fmt: skip
+        holds.release(hold)
+        facts = {"released": hold, "sequence": position.sequence}
+        _out(facts) if as_json else typer.echo(f"released {hold}, which held {position.sequence}")

@@ -48,7 +48,8 @@ class JournalSettings:
 
     Attributes:
         durability: When an append is durable; see `Durability`.
-        interval_ms: Time between fsyncs with `Durability.INTERVAL`.
+        interval_ms: Time between fsyncs with `Durability.INTERVAL`; with all of them, time until
+            a durable mark that could not be written is written again.
         segment_bytes: A segment is sealed once it is this large. Larger ones mean fewer files and
             a longer replay of the tail; truncation works in whole segments.
         group_bytes_max: The most that one group commit writes before its fsync.
@@ -65,13 +66,22 @@ class JournalSettings:
     compact_bytes: int = 16 << 20
 
     def __post_init__(self) -> None:
+        """Refuse what can never work; a durability may be given by its name."""
+        try:
+            object.__setattr__(self, "durability", Durability(self.durability))
+        except ValueError as error:
+            raise InvalidInputError(
+                "no such durability", kind="invalid_setting", setting="durability",
+                value=repr(self.durability)[:100], remedy="give 'batch', 'group' or 'interval'",
+            ) from error  # fmt: skip
         for name in (
             "interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes", "compact_bytes",
         ):  # fmt: skip
-            if getattr(self, name) < 1:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInputError(
                     "setting must be positive", kind="invalid_setting", setting=name,
-                    value=getattr(self, name), remedy="give a number of at least 1",
+                    value=repr(value)[:100], remedy="give a whole number of at least 1",
                 )  # fmt: skip
 
 

@@ -230,3 +230,12 @@ def test_exclusive_has_an_effect(rig):
     rig.open(settings=Settings(exclusive=False)).close()
     with pytest.raises(ConflictError):
         rig.commit(one)
+
+
+def test_every_setting_has_a_test_of_its_effect():
+    """A knob without an effect cannot be added: each needs a test of its own in this file."""
+    shown = {"recovery_verify", "recovery_deep_bytes_max"}  # one test for both
+    shown |= {
+        name for name in Settings.__struct_fields__ if f"test_{name}_has_an_effect" in globals()
+    }
+    assert shown == set(Settings.__struct_fields__)
