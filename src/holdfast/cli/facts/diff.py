@@ -7,7 +7,8 @@ from typing import Any
 
 from holdfast.cli.address import Place
 from holdfast.cli.facts.listing import known, position_text
-from holdfast.cli.facts.state import Database, database
+from holdfast.cli.facts.sql import Database, database
+from holdfast.cli.facts.state import file_format
 from holdfast.cli.values import (
     Difference,
     OperatorChange,
@@ -129,8 +130,6 @@ def _row_changes(
     place: Place, left: Manifest, right: Manifest, operator: str, limit: int | None, to: str | None
 ) -> RowChanges:
     """Added, removed and changed rows of one operator."""
-    from holdfast.cli.facts.state import _format
-
     for manifest in (left, right):
         entry = manifest.operator(operator)
         if entry is None or entry.trace == "small":
@@ -142,8 +141,8 @@ def _row_changes(
                 traces=",".join(o.name for o in manifest.operators if o.trace != "small") or "none",
                 remedy="choose one of these",
             )
-    kind = _format(place, to, force=False)
-    with database() as db, tempfile.TemporaryDirectory(prefix="holdfast-runs-") as directory:
+    kind = file_format(to, force=False)
+    with database(to) as db, tempfile.TemporaryDirectory(prefix="holdfast-runs-") as directory:
         trace, keys, values = _load(db, place, left, right, operator, directory)
         if to is not None:
             db.write(_changes_sql(trace, keys, values), to, kind)

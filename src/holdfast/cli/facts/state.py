@@ -15,7 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoint.enclosing import enclosing_pipeline
 from holdfast.cli.address import Place
+from holdfast.cli.facts.sql import Database, database
 from holdfast.cli.values import Column, OperatorList, StateRows
 from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
@@ -25,10 +27,8 @@ from holdfast.ids import RandomIds
 if TYPE_CHECKING:
     from holdfast.state import TraceScan
 
-MEMORY_MAX = "2GB"
 _FORMATS = {".parquet": "parquet", ".csv": "csv", ".arrow": "arrow"}
 _CACHE_BYTES = 1 << 40
-_BATCH_ROWS = 100_000
 
 
 def operator_list(place: Place, summary: Summary) -> OperatorList:
@@ -58,16 +58,21 @@ def query_state(
     entry = manifest.operator(operator)
     if entry is None:
         raise _no_operator(manifest, operator)
-    kind = _format(place, to, force=force)
+    kind = file_format(to, force=force)
     if entry.trace == "small":
         return _small(place, summary, manifest, operator)
-    query = _query(where, sql)
+    if sql is not None and where is not None:
+        raise InvalidInputError(
+            "--where and --sql cannot be given together", kind="two_queries",
+            remedy="put the condition into the query",
+        )  # fmt: skip
     with (
         place.reader.reading(summary.checkpoint),
         rows_of(place, manifest, operator) as found,  # first: it reads while DuckDB is loaded
-        database() as db,
+        database(to) as db,
         found.as_table(db),
     ):
+        query = _query(db, where, sql)
         columns: list[Column] = []
         rows: list[list[Any]] = []
         more, written = False, None
@@ -99,18 +104,14 @@ def _no_operator(manifest: Manifest, operator: str) -> NotFoundError:
     )
 
 
-def _query(where: str | None, sql: str | None) -> str:
-    if sql is not None and where is not None:
-        raise InvalidInputError(
-            "--where and --sql cannot be given together", kind="two_queries",
-            remedy="put the condition into the query",
-        )  # fmt: skip
+def _query(db: Database, where: str | None, sql: str | None) -> str:
     if sql is not None:
-        return sql.strip().rstrip(";")
-    return f"SELECT * FROM state WHERE ({where})" if where else "SELECT * FROM state"  # noqa: S608
+        return db.checked(sql)
+    return "SELECT * FROM state" if where is None else db.condition(where)
 
 
-def _format(place: Place, to: str | None, *, force: bool) -> str:
+def file_format(to: str | None, *, force: bool) -> str:
+    """The kind of file that a name asks for; a place that may not be written to is refused."""
     if to is None:
         return ""
     kind = _FORMATS.get(os.path.splitext(to)[1].lower())
@@ -119,13 +120,15 @@ def _format(place: Place, to: str | None, *, force: bool) -> str:
             "unknown kind of file", kind="unknown_format", file=to,
             remedy="end the name with .parquet, .csv or .arrow",
         )  # fmt: skip
-    root = place.storage.local_path("x")
-    home = os.path.realpath(root.parent) if root is not None else None
-    if home is not None and os.path.realpath(to).startswith(f"{home}/{place.pipeline}/"):
+    inside = enclosing_pipeline(to)
+    if inside is not None:
         raise InvalidInputError(
-            "the file would lie inside the store", kind="inside_store", file=to,
+            "the file would lie inside the store",
+            kind="inside_store",
+            file=to,
+            pipeline=inside,
             remedy="choose another place",
-        )  # fmt: skip
+        )
     if os.path.exists(to) and not force:
         raise InvalidInputError(
             "the file exists already", kind="file_exists", file=to,
@@ -156,111 +159,7 @@ def _small(place: Place, summary: Summary, manifest: Manifest, operator: str) ->
     )  # fmt: skip
 
 
-# DuckDB
-
-
-class Database:
-    """One connection, and errors in our words."""
-
-    def __init__(self, connection: Any, errors: type[Exception]) -> None:
-        """Use `database`."""
-        self.connection = connection
-        self._errors = errors
-
-    def run(self, sql: str) -> Any:
-        """Execute; a wrong query is wrong usage, an error of the store stays what it is."""
-        try:
-            return self.connection.execute(sql)
-        except self._errors as error:
-            raise self._translate(error) from error
-
-    def _translate(self, error: Exception) -> HoldfastError:
-        text = str(error)
-        return InvalidInputError(
-            "DuckDB cannot run the query",
-            kind="bad_query",
-            reason=" ".join(text.split())[:400],
-            remedy="the rows are in the table `state`; DESCRIBE state shows its columns",
-        )
-
-    def fetch(self, query: str, limit: int | None) -> tuple[list[Column], list[list[Any]], bool]:
-        """Columns and rows; one more than asked for shows whether there are more."""
-        bounded = query
-        if limit is not None and query.lstrip(" (").split(None, 1)[0].upper() in _SELECTS:
-            bounded = f"SELECT * FROM ({query}) LIMIT {limit + 1}"  # noqa: S608
-        try:
-            result = self.run(bounded)
-            columns = [Column(name=str(d[0]), type=str(d[1])) for d in result.description or ()]
-            found = result.fetchall() if limit is None else result.fetchmany(limit + 1)
-        except self._errors as error:
-            raise self._translate(error) from error
-        more = limit is not None and len(found) > limit
-        return columns, [list(row) for row in found[:limit]], more
-
-    def write(self, query: str, to: str, kind: str) -> int:
-        """Write the rows to a file; returns how many."""
-        partial = f"{to}.{RandomIds().token()}.partial"
-        try:
-            if kind == "arrow":
-                written = self._write_arrow(query, partial)
-            else:
-                options = "FORMAT parquet" if kind == "parquet" else "FORMAT csv, HEADER"
-                place = partial.replace("'", "''")
-                done = self.run(f"COPY ({query}) TO '{place}' ({options})").fetchall()
-                written = int(done[0][0])
-            os.replace(partial, to)
-        except OSError as error:
-            raise InvalidInputError(
-                "the file cannot be written", kind="cannot_write", file=to, reason=error.strerror
-            ) from error
-        finally:
-            if os.path.exists(partial):
-                os.unlink(partial)
-        return written
-
-    def _write_arrow(self, query: str, path: str) -> int:
-        import pyarrow as pa
-
-        reader = self._stream(query)
-        written = 0
-        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, reader.schema) as out:
-            for batch in reader:
-                out.write_batch(batch)
-                written += batch.num_rows
-        return written
-
-    def _stream(self, query: str) -> Any:
-        """The rows as Arrow batches, computed while they are read."""
-        try:
-            relation = self.connection.sql(query)
-            fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-            return fetch(_BATCH_ROWS)
-        except self._errors as error:
-            raise self._translate(error) from error
-
-
-_SELECTS = ("SELECT", "WITH", "FROM", "VALUES")
-
-
-@contextmanager
-def database() -> Iterator[Database]:
-    """DuckDB in memory, with a limit and a place to spill to."""
-    try:
-        import duckdb
-    except ImportError as error:
-        raise InvalidInputError(
-            "queries over state need DuckDB", kind="missing_extra",
-            remedy="pip install 'holdfast[sql]'",
-        ) from error  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="holdfast-sql-") as spill:
-        connection = duckdb.connect(":memory:")
-        try:
-            connection.execute(f"SET memory_limit='{MEMORY_MAX}'")
-            connection.execute(f"SET temp_directory='{spill}'")
-            connection.execute("SET TimeZone='UTC'")
-            yield Database(connection, duckdb.Error)
-        finally:
-            connection.close()
+# Rows
 
 
 @contextmanager
