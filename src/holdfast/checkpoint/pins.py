@@ -45,14 +45,7 @@ def pin(
     fork: bool = False,
 ) -> Pin:
     """Hold a checkpoint under a label. The same pin twice is fine; another one is a conflict."""
-    check_name(label, "label")
-    if label.startswith(FORK_PREFIX) and not fork:
-        raise InvalidInputError(
-            "labels that begin with fork- are kept for forks", kind="reserved_label", label=label,
-            remedy="choose another label",
-        )  # fmt: skip
-    if len(note) > _NOTE_MAX:
-        raise InvalidInputError("note is too long", kind="note_too_long", limit=_NOTE_MAX)
+    check_pin(label, note, fork=fork)
     summary = reader.resolve(ref)
     wanted = Pin(
         format=FORMAT_VERSION,
@@ -84,6 +77,20 @@ def pin(
             remedy="choose a newer one",
         )
     return parse_pin(data, path, label)
+
+
+def check_pin(label: str, note: str = "", *, fork: bool = False) -> None:
+    """Refuse a label or a note that no pin can have."""
+    check_name(label, "label")
+    if label.startswith(FORK_PREFIX) and not fork:
+        raise InvalidInputError(
+            "labels that begin with fork- are kept for forks",
+            kind="reserved_label",
+            label=label,
+            remedy="choose another label",
+        )
+    if len(note) > _NOTE_MAX:
+        raise InvalidInputError("note is too long", kind="note_too_long", limit=_NOTE_MAX)
 
 
 def label_taken(label: str, holds: CheckpointId) -> ConflictError:

@@ -25,6 +25,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.guard.layout import SUPPORTED_SPARK, version_of
+from holdfast.guard.places import check_save
 from holdfast.guard.savepoint import DEFAULTS, Savepoint, save
 from holdfast.guard.verifying import GuardReport, verify
 from holdfast.storage.api import Storage
@@ -144,10 +145,12 @@ def attach(
     retain: how many savepoints to keep beside the pinned ones. Stop it with `Attachment.stop`.
     """
     batches, every_ms = _parse_every(every)
+    _check_query(query)
     session = spark if spark is not None else _active_session()
     check_spark_version(session)
     _check_session(session, query)
     location = checkpoint_location or _location_of(query)
+    check_save(location, store, sink)
     settings = msgspec.structs.replace(DEFAULTS, retain=retain)
     clock = clock or SystemClock()
     version = str(session.version)
@@ -229,6 +232,25 @@ def _active_session() -> Any:
             remedy="give it as spark=…",
         )  # fmt: skip
     return session
+
+
+def _check_query(query: Any) -> None:
+    """Refuse what is no streaming query, and one that has ended: it would never be saved."""
+    active = getattr(query, "isActive", None)
+    if not isinstance(active, bool) or not hasattr(query, "id"):
+        raise InvalidInputError(
+            "not a streaming query",
+            kind="not_a_query",
+            value=repr(query)[:80],
+            remedy="give what `writeStream.start()` returned",
+        )
+    if not active:
+        raise InvalidInputError(
+            "the query is stopped",
+            kind="query_stopped",
+            query=str(query.id),
+            remedy="attach to a running query, or call `guard.save` once",
+        )
 
 
 def _check_session(session: Any, query: Any) -> None:

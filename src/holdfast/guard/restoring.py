@@ -1,7 +1,9 @@
 """Restoring a savepoint: into a new location, or over the old one, which is kept aside.
 
 Invariants:
-- Nothing is replaced before every file was read back, checked by digest, and is durable in place.
+- A target that overlaps a checkpoint or a store is refused before anything is made.
+- Nothing is replaced before every file was read back, checked by digest, and is durable. What has
+  the target's name is whole at every moment.
 - What is restored is exactly the closure of one batch: `sources/` and a file sink's log end where
   that batch ended, so the batches after it have the same boundaries as before.
 - The old checkpoint and the old sink log are renamed, never deleted.
@@ -12,23 +14,26 @@ Spec: spec/guard-v1.md, section 6.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import open_store
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, InternalError, InvalidInputError, RefusedError
+from holdfast.errors import InternalError, InvalidInputError, RefusedError
 from holdfast.format.manifest import Manifest
 from holdfast.guard import layout
 from holdfast.guard.closure import compute, log_closure
-from holdfast.guard.index import Index, guard_topology
+from holdfast.guard.index import Index, StoredFile, guard_topology
 from holdfast.guard.live import Listing, Live, MovedError, derived_name, normal
+from holdfast.guard.places import check_restore
+from holdfast.guard.placing import Built, building, check_free, fill
 from holdfast.guard.savepoint import DEFAULTS
 from holdfast.guard.shelf import Shelf
 from holdfast.ids import IdSource, RandomIds
@@ -76,24 +81,30 @@ def restore(
     directory of a file sink, whose `_spark_metadata` is set back to the same batch.
     """
     ids = ids or RandomIds()
+    target = normal(into if into is not None else checkpoint_location)
+    check_restore(checkpoint_location, store, target, sink)
     shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
     manifest = shelf.find(to)
     index = shelf.index(manifest)
-    target = normal(into if into is not None else checkpoint_location)
     in_place = into is None or target == normal(checkpoint_location)
     done = Restored(manifest.checkpoint, index.batch, index.query, target, 0, 0)
     content = _Content(shelf, index, target)
-    undo = _SinkPlan.make(shelf, index, sink, options)
-    if in_place:
-        abandoned = _replace(content, done, ids, lambda: _abandon(
-            store, shelf, manifest, index, options, clock, ids))  # fmt: skip
-        done.abandoned = abandoned
-    else:
-        _check_empty(target, options)
-        _write(content, target, done, options)
-    if undo is not None:
-        undo.apply(done, ids)
-    done.cannot_undo = _cannot_undo(index, done, in_place=in_place, trimmed=undo is not None)
+    log = _SinkPlan.make(shelf, index, sink, options)
+    with contextlib.ExitStack() as stack:
+        if log is not None:
+            log.build(stack, ids)
+        if in_place:
+            done.abandoned = _replace(
+                content,
+                done,
+                ids,
+                lambda: _abandon(store, shelf, manifest, index, options, clock, ids),
+            )
+        else:
+            _place(content, done, ids, options)
+        if log is not None:
+            log.swap(done)
+    done.cannot_undo = _cannot_undo(index, done, in_place=in_place, trimmed=log is not None)
     return done
 
 
@@ -114,19 +125,19 @@ def clone(
     for the original.
     """
     ids = ids or RandomIds()
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    manifest = shelf.find(to)
-    index = shelf.index(manifest)
     target = normal(into)
+    check_restore(checkpoint_location, store, target)
     if target == normal(checkpoint_location):
         raise InvalidInputError(
             "a clone needs a location of its own", kind="same_location", location=target,
             remedy="use `guard restore` to bring back the original",
         )  # fmt: skip
+    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = shelf.find(to)
+    index = shelf.index(manifest)
     query = index.query if same_id else str(ids.writer_id())
     done = Restored(manifest.checkpoint, index.batch, query, target, 0, 0)
-    _check_empty(target, options)
-    _write(_Content(shelf, index, target, query=query), target, done, options)
+    _place(_Content(shelf, index, target, query=query), done, ids, options)
     if same_id:
         done.cannot_undo.append(
             "the clone has the original's query id: never let both write to one Delta or Iceberg "
@@ -160,14 +171,24 @@ class _Content:
             if meaning is not None and meaning.kind in ("metadata", "operator"):
                 self._adapt(path, meaning, adapted)
         done.relocated = sorted(path for path in adapted if not path.endswith(".crc"))
-        for file, chunks in self._shelf.chunked(self.index):
-            if file.path.startswith(f"{layout.SINK_LOG}/"):
-                continue
+        for file, chunks in self._in_order():
             with storage.create(file.path) as writer:
                 for chunk in [adapted[file.path]] if file.path in adapted else chunks:
                     writer.write(chunk)
                     done.bytes += len(chunk)
             done.files += 1
+
+    def _in_order(self) -> Iterator[tuple[StoredFile, Iterable[bytes]]]:
+        """All files but a sink's; those by which Spark knows a checkpoint come last."""
+        late = []
+        for file, chunks in self._shelf.chunked(self.index):
+            if file.path.startswith(f"{layout.SINK_LOG}/"):
+                continue
+            if file.path == "metadata" or file.path.startswith(("offsets/", "commits/")):
+                late.append((file, [*chunks]))
+            else:
+                yield file, chunks
+        yield from late
 
     def _adapt(self, path: str, meaning: layout.Meaning, adapted: dict[str, bytes]) -> None:
         files = self.index.by_path()
@@ -212,41 +233,39 @@ def hadoop_checksums(data: bytes) -> bytes:
 # Writing
 
 
-def _check_empty(target: str, options: dict[str, Any] | None) -> None:
-    if "://" not in target and not os.path.isdir(target):
+def _place(
+    content: _Content, done: Restored, ids: IdSource, options: dict[str, Any] | None
+) -> None:
+    """Bring the files into a new location, as a whole or not at all."""
+    target = done.location
+    if "://" not in target:
+        check_free(target)
+        with building(target, ids.token()) as built:
+            _write(content, built.path, done, None)
+            built.move()
         return
-    storage = open_storage(target, create=False, options=options)
+    storage = open_storage(target, create=True, options=options)
     try:
-        first = next(iter(storage.list("")), None)
+        fill(storage, target, content.paths(), lambda: _write(content, target, done, options))
     finally:
         storage.close()
-    if first is not None:
-        raise RefusedError(
-            "the target is not empty",
-            kind="target_not_empty",
-            location=target,
-            path=first.path,
-            remedy="choose another one; to replace the original, give no target",
-        )
 
 
-def _write(
-    content: _Content, target: str, done: Restored, options: dict[str, Any] | None
-) -> None:  # fmt: skip
+def _write(content: _Content, place: str, done: Restored, options: dict[str, Any] | None) -> None:
     """Write everything, make it durable, and look at it with the eyes of the next save."""
-    storage = open_storage(target, create=True, options=options)
+    storage = open_storage(place, create=True, options=options)
     try:
         content.write_to(storage, done)
         storage.barrier(content.paths())
     finally:
         storage.close()
-    with Live.open(target, options=options) as live:
+    with Live.open(place, options=options) as live:
         wanted = set(content.paths())
         try:
             closure = compute(live, live.list(), content.index.batch)
         except MovedError as error:
             raise InternalError(
-                "the restored checkpoint is not complete", location=target,
+                "the restored checkpoint is not complete", location=place,
                 path=error.facts.get("path"),
             ) from error  # fmt: skip
         if set(closure.files) != wanted:
@@ -255,7 +274,7 @@ def _write(
 
 
 def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> int:
-    """Build beside the old one, then swap by two renames."""
+    """Build next to the old one, then trade places."""
     target = done.location
     if "://" in target:
         raise RefusedError(
@@ -264,11 +283,9 @@ def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> 
             location=target,
             remedy="restore into a new location and start the query from there",
         )
-    token = ids.token()
-    built, aside = f"{target}.restoring-{token}", f"{target}.before-{token}"
     seen = _state_of(target)
-    try:
-        _write(content, built, done, None)
+    with building(target, ids.token()) as built:
+        _write(content, built.path, done, None)
         if _state_of(target) != seen:
             raise RefusedError(
                 "the checkpoint changed meanwhile: its query is still running",
@@ -277,14 +294,7 @@ def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> 
                 remedy="stop the query and restore again; nothing was replaced",
             )
         abandoned = int(abandon())
-    except HoldfastError:
-        shutil.rmtree(built, ignore_errors=True)
-        raise
-    if os.path.lexists(target):
-        os.rename(target, aside)
-        done.aside = aside
-    os.rename(built, target)
-    _sync_dir(os.path.dirname(target))
+        done.aside = built.swap()
     return abandoned
 
 
@@ -293,14 +303,6 @@ def _state_of(target: str) -> Listing | None:
         return None
     with Live.open(target) as live:
         return live.list()
-
-
-def _sync_dir(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _abandon(
@@ -329,6 +331,7 @@ class _SinkPlan:
 
     location: str
     files: list[tuple[str, bytes]]
+    built: Built | None = None
 
     @classmethod
     def make(
@@ -369,12 +372,11 @@ class _SinkPlan:
             ]
         return cls(target, files)
 
-    def apply(self, done: Restored, ids: IdSource) -> None:
-        """Put the old log aside and the new one in its place."""
-        token = ids.token()
+    def build(self, stack: contextlib.ExitStack, ids: IdSource) -> None:
+        """Write the new log next to the old one."""
         log = f"{self.location}/{layout.SINK_LOG}"
-        built, aside = f"{log}.restoring-{token}", f"{log}.before-{token}"
-        storage = open_storage(built, create=True)
+        self.built = stack.enter_context(building(log, ids.token()))
+        storage = open_storage(self.built.path, create=True)
         try:
             names = []
             for path, data in self.files:
@@ -385,11 +387,12 @@ class _SinkPlan:
             storage.barrier(names)
         finally:
             storage.close()
-        if os.path.lexists(log):
-            os.rename(log, aside)
-            done.sink_aside = aside
-        os.rename(built, log)
-        _sync_dir(self.location)
+
+    def swap(self, done: Restored) -> None:
+        """Put the old log aside and the new one in its place."""
+        if self.built is None:
+            raise InternalError("the sink's log was not built")
+        done.sink_aside = self.built.swap()
         done.sink = self.location
 
 

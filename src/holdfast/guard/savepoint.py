@@ -21,8 +21,10 @@ from typing import Any
 
 from holdfast.checkpoint import Draft, Store, open_store
 from holdfast.checkpoint.artifact import ArtifactWriter
+from holdfast.checkpoint.pins import check_pin
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CorruptionError, InternalError, RefusedError
+from holdfast.errors import CorruptionError, InternalError, NotFoundError, RefusedError
+from holdfast.format import paths
 from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.position import CounterPosition
@@ -45,9 +47,11 @@ from holdfast.guard.index import (
 from holdfast.guard.layout import hadoop_sidecar
 from holdfast.guard.live import Live, derived_name, moved
 from holdfast.guard.logs import parse_query_id
+from holdfast.guard.places import check_save
 from holdfast.ids import IdSource, check_name
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
+from holdfast.storage.open import open_storage
 
 DEFAULTS = Settings(recovery_verify="shallow", retain=10)
 _CHUNK_BYTES = 8 * 1024 * 1024
@@ -101,17 +105,23 @@ def save(
     pinned nor among the newest `settings.retain`.
     """
     clock = clock or SystemClock()
+    known_as = check_name(name or derived_name(checkpoint_location), "pipeline")
     if label is not None:
-        check_name(label, "label")
+        check_pin(label, note)
+    check_save(checkpoint_location, store, sink)
     began = clock.monotonic_ms()
     with contextlib.ExitStack() as stack:
         live = stack.enter_context(Live.open(checkpoint_location, options=options))
         beside = stack.enter_context(Live.open(sink, options=options)) if sink else None
         query = parse_query_id(live.read("metadata"), "metadata")
+        first = None
+        if not _exists(store, known_as, options):  # what cannot be saved must not make a store
+            first = capture(live, {}, clock=clock, sink=beside)
+            stack.callback(first.close)
         held = stack.enter_context(
             open_store(
                 store,
-                name or derived_name(checkpoint_location),
+                known_as,
                 topology=guard_topology(query),
                 settings=settings or DEFAULTS,
                 options=options,
@@ -121,8 +131,10 @@ def save(
             )
         )
         before = read_index(held.reader, held.current) if held.current else None
-        captured = capture(live, before.by_path() if before else {}, clock=clock, sink=beside)
-        stack.callback(captured.close)
+        captured = first
+        if captured is None:
+            captured = capture(live, before.by_path() if before else {}, clock=clock, sink=beside)
+            stack.callback(captured.close)
         _check_forward(before, captured)
         done = _Saving(held, live, beside, before, captured, label).run()
         if label is not None:
@@ -133,6 +145,20 @@ def save(
                 _log.warning("old savepoints were not collected: %s", swept.error)
     millis = clock.monotonic_ms() - began
     return Savepoint(**{**done.facts, "tries": captured.tries, "millis": millis})
+
+
+def _exists(store: str | Path | Storage, name: str, options: dict[str, Any] | None) -> bool:
+    """Whether the store knows the query already; looking makes nothing."""
+    if not isinstance(store, (str, Path)):
+        return store.exists(f"{name}/{paths.HEADER}")
+    try:
+        storage = open_storage(store, create=False, options=options)
+    except NotFoundError:
+        return False
+    try:
+        return storage.exists(f"{name}/{paths.HEADER}")
+    finally:
+        storage.close()
 
 
 def _check_forward(before: Index | None, captured: Captured) -> None:
