@@ -20,6 +20,8 @@ import msgspec
 from holdfast.errors import CorruptionError, IncompatibleError
 from holdfast.ids import UUID_PATTERN
 
+ZIP_BYTES_MAX = 256 * 1024 * 1024
+ZIP_MEMBERS_MAX = 100_000
 T = TypeVar("T")
 NO_OFFSET = "-"
 _DOCUMENT_BYTES_MAX = 256 * 1024 * 1024
@@ -195,6 +197,7 @@ def parse_rocks(data: bytes, path: str) -> RocksSnapshot:
     """The list of files inside a RocksDB snapshot's zip; every member's CRC is checked."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            check_members(archive, path)
             bad = archive.testzip()
             if bad is not None:
                 raise damaged("member of the snapshot has other content", path, reason=bad)
@@ -203,6 +206,20 @@ def parse_rocks(data: bytes, path: str) -> RocksSnapshot:
         raise damaged("snapshot cannot be opened", path, reason=str(error)[:200]) from error
     _, lines = _lines(content, path, "v1", "v2")
     return _json("\n".join(lines).encode(), RocksSnapshot, path)
+
+
+def check_members(archive: zipfile.ZipFile, path: str) -> None:
+    """Refuse an archive that unpacks to more than a snapshot's small files can be."""
+    members = archive.infolist()
+    total = sum(member.file_size for member in members)
+    if total > ZIP_BYTES_MAX or len(members) > ZIP_MEMBERS_MAX:
+        raise damaged(
+            "snapshot unpacks to too much",
+            path,
+            members=len(members),
+            bytes=total,
+            limit=ZIP_BYTES_MAX,
+        )
 
 
 def _lines(data: bytes, path: str, *versions: str) -> tuple[str, list[str]]:

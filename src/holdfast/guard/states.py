@@ -201,7 +201,7 @@ def _rocksdb(
             "RocksDB state needs the package rocksdict", remedy="pip install 'holdfast[guard]'"
         ) from error
     data = read(archive)
-    snapshot = parse_rocks(data, archive)
+    snapshot = parse_rocks(data, archive)  # what the archive unpacks to is checked there
     folder = layout.store_dir_of(archive)
     with tempfile.TemporaryDirectory(prefix="holdfast-guard-") as place:
         with zipfile.ZipFile(io.BytesIO(data)) as zipped:

@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.journal.frame import BadFrameError, FrameHeader
+from holdfast.state.bounds import refuse_packed
 
 DIRECTORY = struct.Struct("<16I")
 DIRECTORY_BYTES = DIRECTORY.size
@@ -278,6 +279,7 @@ def encode_columns(batch: Any) -> bytes:
 def decode_columns(buffer: Any, count: int) -> Any:
     """Typed columns as a struct array of `count` rows, fully validated."""
     try:
+        refuse_packed(buffer)  # Arrow would allocate what the bytes ask for
         with pa.ipc.open_stream(buffer) as reader:
             batch = reader.read_next_batch()
         batch.validate(full=True)

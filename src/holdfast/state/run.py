@@ -23,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError, invariant
+from holdfast.state.bounds import UNPACKED_BYTES_MAX
 from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.kernels import pc
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
@@ -40,6 +41,8 @@ SUMMARY_KEY = b"holdfast.summary"
 SUMMARY_CRC_KEY = b"holdfast.summary.crc32"
 _MAGIC = b"ARROW1\0\0"
 COMPRESSIONS = (None, "lz4", "zstd")
+BATCH_BYTES_MAX = 64 << 20
+_FITTING_BYTES = UNPACKED_BYTES_MAX - (1 << 20)  # the rest is for padding
 
 
 class RunHeader(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,14 +105,19 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         """Refuse what can never work."""
-        if min(self.rows_max, self.bytes_max) < 1 or self.compression not in COMPRESSIONS:
+        if (
+            min(self.rows_max, self.bytes_max) < 1
+            or self.bytes_max > BATCH_BYTES_MAX
+            or self.compression not in COMPRESSIONS
+        ):
             raise InvalidInputError(
                 "options of a run are not usable",
                 kind="invalid_run_options",
                 rows_max=self.rows_max,
                 bytes_max=self.bytes_max,
                 compression=self.compression,
-                remedy="rows_max >= 1, bytes_max >= 1, compression one of None, 'lz4', 'zstd'",
+                remedy=f"rows_max >= 1, 1 <= bytes_max <= {BATCH_BYTES_MAX}, "
+                "compression one of None, 'lz4', 'zstd'",
             )
 
 
@@ -215,7 +223,27 @@ class RunWriter:
         fitting = self._options.bytes_max * rows.num_rows // max(1, rows.nbytes)
         step = max(1, min(self._options.rows_max, fitting))
         for start in range(0, rows.num_rows, step):
-            self._write_batch(rows.slice(start, step))
+            self._write_fitting(rows.slice(start, step))
+
+    def _write_fitting(self, rows: Any) -> None:
+        """Write rows as batches that each fit, however unevenly the bytes are spread."""
+        waiting = [rows]
+        while waiting:
+            batch = waiting.pop()
+            half = batch.num_rows // 2
+            if half and batch.nbytes > self._options.bytes_max * 2:
+                waiting += [batch.slice(half), batch.slice(0, half)]
+                continue
+            if self._options.compression is not None and batch.nbytes > _FITTING_BYTES:
+                raise InvalidInputError(
+                    "a row is larger than a compressed run may hold",
+                    kind="row_too_large",
+                    operator=self._target.operator,
+                    bytes=batch.nbytes,
+                    limit=_FITTING_BYTES,
+                    remedy="write the run without compression, or keep large values elsewhere",
+                )
+            self._write_batch(batch)
 
     def _write_batch(self, batch: Any) -> None:
         hashes = batch.column(0).to_numpy(zero_copy_only=False)

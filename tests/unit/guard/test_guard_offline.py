@@ -533,7 +533,8 @@ def test_damage_is_never_saved():
     storage.put(f"offsets/{last}", data.replace(b'"batchWatermarkMs":1', b'"batchWatermarkMs":2'))
     with pytest.raises(CorruptionError, match="checksum"):
         save(location, store)
-    assert ls(location, store) == []
+    with pytest.raises(NotFoundError, match="no pipeline"):
+        ls(location, store)
 
 
 # Refusing

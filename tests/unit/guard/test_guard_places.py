@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from guard_golden import NAMES, in_memory, on_disk
@@ -175,10 +176,6 @@ def test_an_empty_directory_and_missing_parents_are_fine(world):
     assert sorted(p.name for p in (world / "a" / "b").iterdir()) == ["c"]
 
 
-class _Full(OSError):
-    pass
-
-
 @pytest.mark.parametrize("in_place", [True, False], ids=["in place", "into"])
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, SystemExit, MemoryError, "disk"])
 @pytest.mark.parametrize("when", ["first file", "after the files", "at the move"])
@@ -318,10 +315,6 @@ def test_attaching_to_what_is_no_query_is_refused(query, tmp_path):
 
 def test_attaching_to_a_stopped_query_is_refused(tmp_path):
     """A query that has ended would never be saved."""
-
-    class Stopped:
-        id = "1"
-        isActive = False
-
+    query = SimpleNamespace(id="1", isActive=False)
     with pytest.raises(InvalidInputError, match="stopped"):
-        attach(Stopped(), tmp_path)
+        attach(query, tmp_path)
