@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.checkpoint import rebuild_catalog
+from holdfast.checkpoint import rebuild_catalog, upgrade_store
 from holdfast.settings import Settings
-from scenes import PIPELINE, SETTINGS, World, fill
+from scenes import PIPELINE, SETTINGS, World, as_version_1, fill
 
 Step = Callable[[World], object]
 
@@ -127,6 +127,15 @@ def rebuild(world: World) -> None:
     rebuild_catalog(world.storage, PIPELINE, clock=world.clock)
 
 
+def version_1(world: World) -> None:
+    several(2)(world)
+    as_version_1(world.storage)
+
+
+def upgrade(world: World) -> None:
+    upgrade_store(world.storage, PIPELINE, takeover=True, clock=world.clock)
+
+
 def go_back(world: World) -> None:
     world.open(resume="epoch:0", accept_duplicates=True)
 
@@ -155,6 +164,8 @@ SCENARIOS = [
     Scenario("clean-up", with_leftovers, [OPEN, clean_up, COMMIT]),
     Scenario("rebuild", lost_catalog, [rebuild, OPEN, COMMIT], rebuilds=True),
     Scenario("rebuild the header", lost_header, [rebuild, OPEN, COMMIT], rebuilds=True),
+    Scenario("upgrade", version_1, [upgrade, OPEN, COMMIT]),
+    Scenario("go on from version 1", version_1, [OPEN, COMMIT, outcome, upgrade]),
     Scenario("go back", several(3), [go_back, COMMIT, outcome]),
     Scenario("go back and forward again", rolled_back, [go_forward_again, COMMIT]),
 ]

@@ -10,10 +10,15 @@ import json
 import os
 from dataclasses import dataclass, field
 
+import msgspec
+
 from holdfast import CounterPosition, FilesPosition, Part, Settings, open_store, topology
 from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.format import records
+from holdfast.format.canonical import sha256_hex
+from holdfast.format.manifest import manifest_bytes, parse_manifest
 from holdfast.ids import RandomIds
 from holdfast.storage import MemoryStorage
 
@@ -203,3 +208,47 @@ __all__ = [
     "snapshot",
     "told",
 ]
+
+
+def as_version_1(storage, pipeline=PIPELINE):
+    """Make a store what version 1 would have written: every document, and with it the chain."""
+    names = sorted(e.path for e in storage.list(pipeline))
+    manifests = {}
+    for path in (name for name in names if name.endswith("/manifest.json")):
+        checkpoint = path.split("/")[-2]
+        old = parse_manifest(storage.get(path), path, checkpoint)
+        operators = [msgspec.structs.replace(e, counts="unknown") for e in old.operators]
+        new = msgspec.structs.replace(old, format=1, counts="unknown", operators=operators)
+        manifests[checkpoint] = manifest_bytes(new)
+        storage.put(path, manifests[checkpoint])
+
+    def older(summary):
+        data = manifests[summary.checkpoint]
+        return msgspec.structs.replace(
+            summary, counts="unknown", manifest_sha256=sha256_hex(data), manifest_bytes=len(data)
+        )
+
+    previous = None
+    for path in (name for name in names if "/catalog/" in name):
+        record = records.parse_record(storage.get(path), path, int(path[-25:-5]))
+        body = record.body
+        if isinstance(body, records.CommitBody):
+            body = msgspec.structs.replace(body, summary=older(body.summary))
+        elif isinstance(body, records.BaseBody):
+            body = msgspec.structs.replace(body, live=[older(entry) for entry in body.live])
+        record = msgspec.structs.replace(
+            record, format=1, body=body, previous=previous or record.previous
+        )
+        data = records.record_bytes(record)
+        previous = sha256_hex(data)
+        storage.put(path, data)
+    for path in names:
+        data, label = storage.get(path), path.split("/")[-1].removesuffix(".json")
+        if path.endswith("/holdfast.json"):
+            old = records.parse_header(data, path)
+            storage.put(path, records.header_bytes(msgspec.structs.replace(old, format=1)))
+        elif "/pins/" in path:
+            old = records.parse_pin(data, path, label)
+            digest = sha256_hex(manifests[old.checkpoint])
+            new = msgspec.structs.replace(old, format=1, manifest_sha256=digest)
+            storage.put(path, records.pin_bytes(new))
