@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import pytest
 
@@ -24,6 +25,15 @@ class Overlay(MemoryStorage):
 @functools.cache
 def store():
     """Several incremental checkpoints with everything that can be stored."""
+    with (
+        mock.patch("holdfast.checkpoint.segments.LISTED_MAX", 4),
+        mock.patch("holdfast.checkpoint.segments.SEGMENT_FILES", 3),
+        mock.patch("holdfast.checkpoint.segments._free", lambda entry: entry.operator == "totals"),
+    ):
+        return _store()
+
+
+def _store():
     world = World(MemoryStorage(), settings=SETTINGS)
     world.open()
     world.commit()
@@ -42,6 +52,7 @@ def store():
     leaves = {path.rpartition("/")[2].split(".")[-1] for path in world.storage._objects}
     assert {"snap", "delta", "pack", "json"} <= leaves
     assert any("/offsets/" in path for path in world.storage._objects)
+    assert any("/segments/" in path for path in world.storage._objects)
     live = world.store.reader.catalog().live
     assert [entry.abandoned for entry in live] == [False, False, True, False]
     assert_verified(world.storage)

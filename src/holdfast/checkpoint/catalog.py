@@ -10,7 +10,7 @@ Invariants:
   is told "done", "open" or "alive" by any other rule.
 - Epochs never decrease along the catalog, and are never used twice.
 
-Spec: spec/format-v1.md, section 4.
+Spec: spec/format-v2.md, section 4.
 """
 
 from __future__ import annotations

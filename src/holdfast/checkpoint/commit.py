@@ -9,7 +9,7 @@ Invariants:
   outcome is unknown, and one that a successor may count on, leave everything where it is.
 - Files that a barrier could not make durable are never offered to a second one.
 
-Spec: spec/format-v1.md, section 4.3.
+Spec: spec/format-v2.md, section 4.3.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Invariants:
   retract or deduplicate, or the user accepts duplicates by name.
 - Fingerprint and vnodes are compared before any state is touched.
 
-Spec: spec/format-v1.md, section 6.
+Spec: spec/format-v2.md, section 6.
 """
 
 from __future__ import annotations

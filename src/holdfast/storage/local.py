@@ -6,7 +6,7 @@ Invariants:
   where that is cheaper and reports errors, file by file otherwise.
 - No path leaves the root, none is followed through a symbolic link.
 
-Spec: spec/format-v1.md, section 5.1.
+Spec: spec/format-v2.md, section 5.1.
 """
 
 from __future__ import annotations

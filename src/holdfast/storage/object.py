@@ -7,7 +7,7 @@ Invariants:
   `AlreadyExistsError` says nothing about who wrote, and callers compare the bytes.
 - A replacement or a copy without an answer has happened when the bytes are there.
 
-Spec: spec/format-v1.md, section 5.2.
+Spec: spec/format-v2.md, section 5.2.
 """
 
 from __future__ import annotations

@@ -1,0 +1,151 @@
+"""Mutations of the format: versions, positions, segments, counts, upgrading."""
+
+from __future__ import annotations
+
+from mutate import Mutation
+
+FORMAT = "tests/unit/format/"
+CHECKPOINT = "tests/unit/checkpoint/"
+
+
+def _p(test: str, old: str, new: str) -> Mutation:
+    return Mutation(f"{FORMAT}test_positions.py::{test}", "format/position.py", old, new)
+
+
+def _s(test: str, file: str, old: str, new: str) -> Mutation:
+    return Mutation(f"{CHECKPOINT}test_segments.py::{test}", file, old, new)
+
+
+def _u(test: str, old: str, new: str) -> Mutation:
+    return Mutation(f"{CHECKPOINT}test_upgrade.py::{test}", "checkpoint/upgrade.py", old, new)
+
+
+def _c(old: str, new: str) -> Mutation:
+    return Mutation(
+        "tests/unit/state/test_state_counting.py::test_counts_follow_the_state",
+        "state/counting.py",
+        old,
+        new,
+    )
+
+
+MUTATIONS = [
+    # Versions
+    Mutation(
+        f"{FORMAT}test_canonical.py::test_format_1_has_nothing_that_came_later",
+        "format/canonical.py",
+        "    later = document.beyond_v1() if document.format == 1 else None",
+        "    later = None",
+    ),
+    Mutation(
+        "tests/compat/test_golden.py::"
+        "test_encoding_the_golden_documents_again_gives_the_same_bytes",
+        "format/canonical.py",
+        "    blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))\n"
+        "    digest",
+        "    document = msgspec.structs.replace(document, format=FORMAT_VERSION)\n"
+        "    blank = _encoder.encode(msgspec.structs.replace(document, sha256=NO_DIGEST))\n"
+        "    digest",
+    ),
+    # Positions
+    _p(
+        "test_a_topic_that_was_made_again_diverges",
+        "        return later == earlier if isinstance(earlier, str) else later >= earlier",
+        "        return True if isinstance(earlier, str) else later >= earlier",
+    ),
+    _p(
+        "test_a_postgres_snapshot_comes_before_its_stream",
+        "        return self.snapshot == inner.snapshot and all(",
+        "        return all(",
+    ),
+    _p(
+        "test_a_postgres_snapshot_comes_before_its_stream",
+        "        return not earlier.done and (",
+        "        return bool(",
+    ),
+    _p(
+        "test_following_a_table_comes_after_its_snapshot",
+        '        return bool(before == "snapshot" and point[0] == reached[0] and point >= reached)',
+        "        return bool(point >= reached)",
+    ),
+    _p(
+        "test_an_iceberg_snapshot_that_was_replaced_diverges",
+        "        if table != other or (point[0] == reached[0] and which != mine):",
+        "        if table != other:",
+    ),
+    _p(
+        "test_open_offsets_compare_as_their_order_says",
+        "            return int(after) >= int(before)",
+        "            return after >= before",
+    ),
+    _p(
+        "test_open_offsets_compare_as_their_order_says",
+        '        if self.order == "none" or (self.order == "fixed" and len(before) != len(after)):',
+        '        if self.order == "none":',
+    ),
+    _p(
+        "test_open_positions_without_an_order_still_lose_no_partition",
+        "        and left.offsets.keys() <= right.offsets.keys()",
+        "        and True",
+    ),
+    # Segments
+    _s(
+        "test_a_segment_that_lost_a_file_is_not_referred_to_any_more",
+        "checkpoint/segments.py",
+        "        if all(there.get(entry.path) == entry for entry in segment.segment.files)",
+        "        if any(there.get(entry.path) == entry for entry in segment.segment.files)",
+    ),
+    _s(
+        "test_a_segment_with_other_content_is_found_though_its_own_digest_is_right",
+        "checkpoint/segments.py",
+        "    if actual != entry.sha256 or len(content) != entry.size:",
+        "    if len(content) > entry.size + 1_000:",
+    ),
+    _s(
+        "test_only_files_without_an_order_go_into_segments",
+        "checkpoint/segments.py",
+        '    return entry.kind == "blob" or entry.epoch_low is not None',
+        "    return True",
+    ),
+    _s(
+        "test_collection_keeps_what_segments_list_and_the_segments",
+        "format/manifest.py",
+        "    whole = [segment_file(entry) for entry in manifest.segments]",
+        "    whole: list[FileEntry] = []",
+    ),
+    _s(
+        "test_sync_fork_and_rebuild_understand_segments",
+        "checkpoint/rebuild.py",
+        "            manifest = load_segments(reader.home, manifest)\n",
+        "",
+    ),
+    # Upgrading
+    _u(
+        "test_upgrading_leaves_checkpoints_alone_and_is_idempotent",
+        "        opened.catalog.compact()\n",
+        "",
+    ),
+    _u(
+        "test_a_replica_is_upgraded_by_its_source",
+        "    _check_no_replica(reader, state)\n",
+        "",
+    ),
+    _u(
+        "test_a_damaged_store_is_not_upgraded",
+        "    if plan.abandon or plan.notes:",
+        "    if plan.notes:",
+    ),
+    # Counts
+    _c(
+        "    change = after - before - (gone.num_rows if gone is not None else 0)",
+        "    change = after - before",
+    ),
+    _c(
+        "& _ahead(schema, hits.rows, bound_us)).sum())",
+        ").sum())",
+    ),
+    _c(
+        "        weights = numbers(written.column(1)) * _ahead(schema, written, bounds_us[1])",
+        "        weights = numbers(written.column(1))",
+    ),
+]
