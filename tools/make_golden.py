@@ -1,7 +1,6 @@
 """Build the golden stores of the newest format: the same bytes every time.
 
     python tools/make_golden.py tests/compat/v2
-    python tools/make_golden.py --pipeline tests/compat/v2
 
 Those of older formats were made by the software of their time, and are never made again.
 
@@ -9,8 +8,7 @@ The store is made through the public API with seeded ids and a clock that stands
 steps. It holds several incremental checkpoints, inline and packed small state, offsets in a file,
 segments, all kinds of records including a base, a rollback, a savepoint, a fork, positions of every
 connector, and outcomes of every kind. The versions of Python and Holdfast are fixed, since they
-are written into the documents. With --pipeline, Spark runs a small pipeline with a latest trace and
-bags; its runs are Arrow files, so their bytes change with pyarrow.
+are written into the documents.
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from __future__ import annotations
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import msgspec
@@ -185,29 +182,6 @@ def build_others(storage: LocalStorage, clock: ManualClock, ids: SeededIds) -> N
             store.commit(draft)
 
 
-def build_pipeline(root: Path) -> None:
-    """A store that Spark has filled: totals by key, and both sides of a join."""
-    from pyspark.sql import SparkSession
-
-    spark = (
-        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-    )
-    pipeline(root, spark, stop=3).run()
-    spark.stop()
-
-
-def pipeline(root: Path, spark: Any, *, stop: int) -> Any:
-    """The pipeline of the golden store, up to so many epochs of 20 rows."""
-    pipe = holdfast.Pipeline("pipeline", store=root, spark=spark, partitions=2)
-    source = holdfast.sources.Generator(
-        {"k": "id % 7", "x": "id * 3"}, rows=20 * stop, rows_per_epoch=20
-    )
-    rows = pipe.source("numbers", source)
-    totals = rows.group_by("k").agg(n=holdfast.count(), s=holdfast.sum("x"), name="totals")
-    rows.join(totals, on="k", name="joined")
-    return pipe
-
-
 def main(target: Path) -> None:
     """Replace the stores of the directory by newly built ones."""
     for name in (PIPELINE, "branch", "positions"):
@@ -224,7 +198,4 @@ def main(target: Path) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--pipeline":
-        build_pipeline(Path(sys.argv[2]))
-    else:
-        main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]))
