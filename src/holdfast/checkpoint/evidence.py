@@ -237,6 +237,6 @@ def _epoch_of_manifests(reader: StoreReader) -> int:
         try:
             data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
             highest = max(highest, parse_manifest(data, entry.path, meaning.checkpoint).epoch)
-        except CorruptionError:
-            continue
+        except (CorruptionError, NotFoundError):
+            continue  # one that was retired since it was listed has an epoch of the catalog
     return highest

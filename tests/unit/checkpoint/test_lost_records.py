@@ -275,3 +275,45 @@ def test_the_command_line_says_it_and_exits_with_1(tmp_path):
     assert done.returncode == 1, done.stdout
     assert "lost" in done.stdout
     assert "rebuild-catalog" in done.stdout
+
+
+@pytest.mark.parametrize("older", [1, 3])
+def test_a_plan_is_made_while_older_checkpoints_are_settled_and_retired(older):
+    """Tokens that waited when the catalog was read, and are gone since, are no lost tokens."""
+
+    def make():
+        storage = MemoryStorage()
+        world = World(storage)
+        world.open()
+        for _ in range(older + 1):
+            world.commit()
+        return storage, world
+
+    def work(made, on):
+        return recovery_plan(on(made[0]), PIPELINE)
+
+    def other(made):
+        world = made[1]
+        for token in world.store.pending():
+            world.store.record_outcome(token.checkpoint, token.sink, "committed")
+        for _ in range(3):
+            world.commit()
+            world.outcome()
+            assert world.store.retain().error is None
+
+    def check(made, plan):
+        assert not isinstance(plan, HoldfastError), plan
+        assert plan.refusal is None, plan
+        assert not plan.damaged, plan
+
+    at_every_moment(make, work, other, check)
+
+
+def test_a_token_that_is_really_lost_is_still_refused():
+    """Looking again does not make a manifest come back."""
+    storage = store_with(3, replay="deduplicates")
+    oldest = read_store(storage, PIPELINE).list()[-1]
+    storage.delete(f"{PIPELINE}/checkpoints/{oldest.checkpoint}/manifest.json")
+    plan = recovery_plan(storage, PIPELINE)
+    assert plan.refusal is not None
+    assert plan.refusal.kind == "token_lost"
