@@ -35,10 +35,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     inline_bytes_max: operator state up to this size lies inside the manifest; larger goes into
         one packed file per checkpoint. Inline saves a file, but every reader of the manifest pays.
     recovery_verify: `shallow` compares presence and sizes, `deep` hashes every byte before
-        resuming, `auto` is deep up to `recovery_deep_bytes_max` and shallow above, and says which.
+        resuming. `auto` is deep up to `recovery_deep_bytes_max`; above, it hashes all that is no
+        run, and the newest runs up to the limit. The plan says what was left: each batch of a run
+        is compared with its checksum when it is read.
     recovery_deep_bytes_max: see `recovery_verify`; hashing runs at about 1.5 GB/s per core.
-    base_every_min: compact the catalog when at least this many records follow the last base.
-        Smaller means fewer objects to read on opening and more bytes rewritten.
+    base_every_min: compact the catalog when at least this many records follow the last base:
+        before a commit, after opening and with retention, gc and deletion. Smaller means fewer
+        objects to read on opening and more bytes rewritten.
     exclusive: on local disk, refuse a second writer while the first process lives, instead of
         fencing it. Off, or where there are no locks, the newcomer always wins.
     """

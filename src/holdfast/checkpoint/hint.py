@@ -1,7 +1,7 @@
-"""The hint `_latest`: for people and monitors, and a lower bound for `rebuild-catalog`.
+"""The hint `_latest`: for people and monitors, and a witness of records that were lost.
 
 Invariants:
-- Recovery never reads it.
+- Recovery never resumes from it; that it knows more than the catalog is damage (`witness.py`).
 - It is written after what it tells of is durable, and is never worth failing for.
 - Every epoch and record number up to the hint was used.
 """

@@ -2,8 +2,7 @@
 
 Invariants:
 - Listing never skips silently: what cannot be read is shown as damaged.
-- A checkpoint is what the catalog says and the manifest confirms by its digest; `_latest` is never
-  asked.
+- A checkpoint is what the catalog says and the manifest confirms by its digest, never `_latest`.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ def _nothing_intact(evidence: Evidence, wishes: Wishes) -> CorruptionError:
     if shrank is not None and not evidence.state.live:
         return CorruptionError(
             shrank.message,
-            kind=SHRANK,
+            kind="catalog_shrank",
             path=shrank.path,
             expected=shrank.expected,
             actual=shrank.actual,

@@ -159,5 +159,10 @@ def strays(
 
 def _lost(message: str, path: str, expected: str, actual: str) -> Finding:
     return Finding(
-        severity="error", kind=SHRANK, message=message, path=path, expected=expected, actual=actual
+        severity="error",
+        kind="catalog_shrank",
+        message=message,
+        path=path,
+        expected=expected,
+        actual=actual,
     )
