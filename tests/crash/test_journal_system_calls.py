@@ -473,21 +473,22 @@ def test_closing_on_a_full_disk_claims_no_failure(tmp_path, durability):
 
 def test_an_interrupted_producer_leaves_no_hole(tmp_path):
     """A thread that is interrupted while it waits for its turn does not stop the others."""
-    with JournalWriter(tmp_path / "j", settings(Durability.GROUP)) as writer:
-        ticket = writer._prepare(batch(0))
-        ticket.gate = threading.Lock()
-        ticket.gate.acquire()
-        with writer._changed:
-            writer._leading = True
-            writer._queue.append(ticket)
-        writer._hand_over()  # to somebody who was interrupted just now
-        writer._abandon(ticket, ticket.gate)
-        done = []
-        thread = threading.Thread(target=lambda: done.append(writer.append(batch(1))), daemon=True)
-        thread.start()
-        thread.join(5)
-        assert done
-        assert done[0].first_sequence == 0
+    writer = JournalWriter(tmp_path / "j", settings(Durability.GROUP))
+    ticket = writer._prepare(batch(0))
+    ticket.gate = threading.Lock()
+    ticket.gate.acquire()
+    with writer._changed:
+        writer._leading = True
+        writer._queue.append(ticket)
+    writer._hand_over()  # to somebody who was interrupted just now
+    writer._abandon(ticket, ticket.gate)
+    done = []
+    thread = threading.Thread(target=lambda: done.append(writer.append(batch(1))), daemon=True)
+    thread.start()
+    thread.join(5)
+    assert done, "nobody leads"
+    assert done[0].first_sequence == 0
+    writer.close()
 
 
 def test_nothing_is_done_with_a_closed_writer(tmp_path):
