@@ -491,6 +491,35 @@ def test_an_interrupted_producer_leaves_no_hole(tmp_path):
     writer.close()
 
 
+def test_a_disk_that_writes_nothing_is_an_error_and_no_hang(tmp_path):
+    """A write of no bytes, again and again, ends in a typed error; nothing was appended."""
+    writer = JournalWriter(tmp_path / "j", settings(Durability.GROUP))
+    caught, real, tries = [], os.pwritev, []
+
+    def pwritev(*_):
+        tries.append(1)
+        if len(tries) > 1_000:
+            raise SystemExit  # ends the thread of a writer that would try for ever
+        return 0
+
+    def produce():
+        try:
+            writer.append(batch(0))
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            caught.append(error)
+
+    os.pwritev = pwritev
+    try:
+        thread = threading.Thread(target=produce, daemon=True)
+        thread.start()
+        thread.join(PATIENCE_S)
+    finally:
+        os.pwritev = real
+    assert isinstance(caught[0], HoldfastError)
+    assert writer.append(batch(0)).first_sequence == 0
+    writer.close()
+
+
 def test_nothing_is_done_with_a_closed_writer(tmp_path):
     """After closing, another may own the journal: no call touches it any more."""
     writer = JournalWriter(tmp_path / "j")

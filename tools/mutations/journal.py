@@ -76,7 +76,7 @@ MUTATIONS = [
         "        del error\n\n    def fail",
     ),
     _m(
-        EVERY + "[append, batch]",
+        CALLS + "test_a_disk_that_writes_nothing_is_an_error_and_no_hang",
         "journal/files.py",
         "            if wrote == 0:\n",
         "            if wrote < 0:\n",
