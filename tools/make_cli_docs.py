@@ -32,7 +32,7 @@ _CLI_HEAD = """\
 # The command line
 
 Made from `--help` by `python tools/make_cli_docs.py`; a test compares. `pip install
-'holdfast[cli]'` brings the command; `[state,sql]` adds queries over state, `[object]` object
+'holdfast-spark[cli]'` brings the command; `[state,sql]` adds queries over state, `[object]` object
 stores.
 
 - Exit 0: good. 1: a problem was found or met. 2: wrong usage, something that can be typed
@@ -83,6 +83,7 @@ _TOP: dict[type[msgspec.Struct], str] = {
     values.Sync: "holdfast sync SRC DST",
     values.Diagnosis: "holdfast doctor STORE",
     values.Preparation: "holdfast prepare",
+    values.Run: "holdfast run FILE",
     values.Failure: "any verb that fails",
 }
 
@@ -109,6 +110,7 @@ _MEANINGS = {
     "candidates": "all live checkpoints, newest first, with the verdict on each",
     "change": "what happened to it",
     "changed": "rows that both have, with different values",
+    "changes": "rows that operators changed",
     "checkpoint": "id of the checkpoint",
     "checkpoints": "checkpoints, or how many",
     "checks": "everything that was looked at",
@@ -155,6 +157,8 @@ _MEANINGS = {
     "keys_before": "keys at the earlier one",
     "kind": "stable word for what it is",
     "label": "label that it was committed with, or name of the savepoint",
+    "last_epoch": "the last epoch that was run; null when none was",
+    "late": "rows that came too late",
     "leave": "manifests that are left out, with the reason",
     "lineage": "id that the pipeline got when it was created",
     "made": "whether it was made now; false where it had been there before",
@@ -196,6 +200,7 @@ _MEANINGS = {
     "replay": "what the sink does with an epoch that is run again: `deduplicates`, `retracts`, "
     "or `none`",
     "restored": "whether the pipeline was rolled back",
+    "resumed_from": "epoch of the checkpoint that it continued from; null at the first run",
     "roll_forward": "epochs of sinks that would be published first",
     "root": "address of the root",
     "rows": "rows, or how many: of a checkpoint or operator those that live (null: not known), of "

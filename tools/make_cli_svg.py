@@ -23,10 +23,10 @@ from rich.console import Console  # noqa: E402
 from rich.text import Text  # noqa: E402
 
 import holdfast as hf  # noqa: E402
+from holdfast.checkpoint.reference import find_checkpoint  # noqa: E402
 from holdfast.cli.address import find_place  # noqa: E402
 from holdfast.cli.facts.checking import verify_place  # noqa: E402
 from holdfast.cli.facts.diff import diff_places  # noqa: E402
-from holdfast.cli.facts.finding import find_checkpoint  # noqa: E402
 from holdfast.cli.facts.listing import list_checkpoints, show_checkpoint  # noqa: E402
 from holdfast.cli.text import Line  # noqa: E402
 from holdfast.cli.views import inspect, state  # noqa: E402

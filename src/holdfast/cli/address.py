@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +22,25 @@ from holdfast.format import paths
 from holdfast.storage.api import Storage
 from holdfast.storage.open import OBJECT_SCHEMES, open_storage
 
+_CLIENT = frozenset(
+    (
+        "connect_timeout",
+        "default_content_type",
+        "http1_only",
+        "http2_only",
+        "pool_idle_timeout",
+        "pool_max_idle_per_host",
+        "proxy_url",
+        "read_timeout",
+        "timeout",
+        "user_agent",
+        "http2_keep_alive_interval",
+        "http2_keep_alive_timeout",
+        "allow_invalid_certificates",
+    )
+)
+_NESTED = ("client_options", "retry_config", "config", "credential_provider")
+_DURATIONS = ("timeout", "interval")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -45,7 +63,7 @@ def parse_options(pairs: Sequence[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for pair in pairs or ():
         key, equals, value = pair.partition("=")
-        if not equals or not re.fullmatch(r"[A-Za-z0-9_]+", key):
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_]+", key) or key in _NESTED:
             raise InvalidInputError(
                 "an option is written key=value",
                 kind="bad_option",
@@ -78,6 +96,9 @@ def _object_options(given: dict[str, Any]) -> dict[str, Any]:
     """Options of the client; a single endpoint on this machine may be reached without TLS."""
     options = dict(given)
     client = dict(options.pop("client_options", {}))
+    for name in [name for name in options if name in _CLIENT]:
+        value = str(options.pop(name))
+        client[name] = f"{value}s" if name.endswith(_DURATIONS) and value.isdecimal() else value
     for name in ("allow_http", "aws_allow_http"):
         if name in options:
             client["allow_http"] = str(options.pop(name)).lower() in ("1", "true", "yes")
@@ -169,9 +190,9 @@ def _joined(address: str, options: dict[str, Any] | None) -> Place | None:
     if not name or not paths.valid_name(name):
         return None
     if not is_object(address):
-        place = Path(address.removeprefix("file://")).expanduser()
+        place = os.path.expanduser(address.removeprefix("file://"))
         marks = (paths.HEADER, paths.CATALOG, paths.CHECKPOINTS)
-        if not any((place / mark).exists() for mark in marks):
+        if not any(os.path.exists(os.path.join(place, mark)) for mark in marks):
             return None
         return Place(open_root(root, options), root, name)
     storage = open_root(root, options)

@@ -6,12 +6,12 @@ Invariant: a verb or a group (`journal`, `guard`) is imported only when it is as
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
+from holdfast.console import missing
 from holdfast.version import __version__
 
 VERBS = {
@@ -35,8 +35,12 @@ VERBS = {
     "run": "run",
 }
 _GROUPS = {
-    "guard": ("holdfast.guard.cli", "guard_app"),
-    "journal": ("holdfast.journal.cli", "journal_app"),
+    "guard": (
+        "holdfast.guard.cli",
+        "guard_app",
+        "Savepoints for plain Spark Structured Streaming queries.",
+    ),
+    "journal": ("holdfast.journal.cli", "journal_app", "The embedded, hash-chained event log."),
 }
 
 
@@ -44,25 +48,33 @@ class LazyGroup(TyperGroup):
     """Knows which verbs and groups there are without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Verbs in order of use, then the groups that are installed."""
+        """Verbs in order of use, then the groups."""
         del ctx
-        return [*VERBS, *(name for name in _GROUPS if _installed(name))]
+        return [*VERBS, *_GROUPS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A verb or group, imported now."""
         del ctx
         if cmd_name in VERBS:
             return self._verb(cmd_name)
-        if not _installed(cmd_name):
+        if cmd_name not in _GROUPS:
             for name in VERBS:  # so that the parser can say what was perhaps meant
                 self._verb(name)
             return None
-        module, name = _GROUPS[cmd_name]
+        module, name, _ = _GROUPS[cmd_name]
         try:
             group = getattr(import_module(module), name)
-        except ImportError:
-            return None
+        except ImportError as error:
+            raise missing(error) from error
         return typer.main.get_command(group)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """All verbs and groups; a group is described without being imported."""
+        del ctx
+        rows = [(name, self._verb(name).get_short_help_str(60)) for name in VERBS]
+        rows += [(name, text) for name, (_, _, text) in _GROUPS.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def _verb(self, name: str) -> Any:
         if name not in self.commands:
@@ -72,18 +84,12 @@ class LazyGroup(TyperGroup):
         return self.commands[name]
 
 
-def _installed(name: str) -> bool:
-    if name not in _GROUPS:
-        return False
-    package = _GROUPS[name][0].rpartition(".")[0]
-    return find_spec(package) is not None and find_spec(_GROUPS[name][0]) is not None
-
-
 app = typer.Typer(
     cls=LazyGroup,
     name="holdfast",
     help="Checkpoints of stateful pipelines: list, verify, query, restore. No cluster needed.",
-    epilog="Exit 0: good. 1: a problem was found. 2: wrong usage. --json prints one document.",
+    epilog="Exit 0: good. 1: a problem was found. 2: wrong usage. 130: Ctrl-C. "
+    "--json prints one document.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,

@@ -1,65 +1,102 @@
 """The door of the command line.
 
 Invariants:
-- Exit 0 is good, 1 a problem that was found or met, 2 wrong usage. Never a traceback, unless
-  HOLDFAST_DEBUG asks for one.
+- Exit 0 is good, 1 a problem that was found or met, 2 wrong usage, 130 Ctrl-C. Never a traceback,
+  unless HOLDFAST_DEBUG asks for one.
 - Nothing that a verb does not need is imported: no pyspark, pyarrow, duckdb or obstore at start.
 - Leaving early skips nothing that matters: output is flushed, and every verb closes what it opened.
 """
 
 from __future__ import annotations
 
-import gc
 import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 MISSING = (
-    "holdfast: the command line needs two more packages. pip install 'holdfast[cli]' brings them"
+    "holdfast: the command line needs two more packages. "
+    "pip install 'holdfast-spark[cli]' brings them"
+)
+_MISSING_JSON = (
+    '{"schema":"holdfast.error/1","kind":"missing_extra","what":"the command line needs two more '
+    'packages","facts":{},"remedy":"pip install \'holdfast-spark[cli]\'"}\n'
+)
+_INTERRUPTED = b"holdfast: interrupted\n"
+_INTERRUPTED_JSON = (
+    b'{"schema":"holdfast.error/1","kind":"interrupted","what":"interrupted","facts":{},'
+    b'"remedy":""}\n'
 )
 
 
 def command() -> NoReturn:
     """The process `holdfast`: run the command line, and leave."""
+    signal.signal(signal.SIGINT, _interrupted)
+    _fill_streams()
+    sys.unraisablehook = _unraisable
+    if not os.environ.get("HOLDFAST_DEBUG"):
+        os.environ["RUST_BACKTRACE"] = (
+            "0"  # a client library that panics prints one line, not fifty
+        )
+    import gc
+
     gc.set_threshold(50_000, 20, 100)  # loading makes many objects and next to no garbage
     code = main()
-    if "duckdb" not in sys.modules or "pyspark" in sys.modules:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: only leaving is left
+    if "typer" not in sys.modules:
         sys.exit(code)
+    if "pyspark" in sys.modules:
+        sys.exit(code)
+    from holdfast.console import leave
+
     # To take DuckDB, Arrow and numpy apart again would cost as much as many a query.
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except OSError:
-        sys.exit(code)  # the interpreter says it as it always does
-    os._exit(code)
+    leave(code)
+
+
+def _interrupted(number: int, frame: Any) -> None:
+    """Ctrl-C while everything is still being loaded: nothing was begun, so nothing needs an end."""
+    del number, frame
+    if "--json" in sys.argv:
+        os.write(1, _INTERRUPTED_JSON)
+    os.write(2, _INTERRUPTED)
+    os._exit(130)
+
+
+def _fill_streams() -> None:
+    """No file of a store may get the number of a closed standard stream."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - it lives as long as the process
+
+
+def _unraisable(event: Any) -> None:
+    """Ctrl-C inside a destructor is no news."""
+    if not issubclass(event.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(event)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         import typer  # noqa: F401 - tried first, so that only its absence gets this sentence
     except ImportError:
-        sys.stderr.write(f"{MISSING}\n")
+        if sys.stderr is not None:
+            sys.stderr.write(f"{MISSING}\n")
+        if "--json" in arguments and sys.stdout is not None:
+            sys.stdout.write(_MISSING_JSON)
         return 2
     from holdfast.cli.app import app
+    from holdfast.console import run_app
 
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    try:
-        app(args=arguments, prog_name="holdfast")
-    except SystemExit as end:
-        return _code(end.code)
-    except KeyboardInterrupt:
-        sys.stderr.write("holdfast: interrupted\n")
-        return 130
-    except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain again while shutting down.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 0
-    return 0
-
-
-def _code(code: object) -> int:
-    if code is None:
-        return 0
-    return code if isinstance(code, int) else 1
+    if signal.getsignal(signal.SIGINT) is _interrupted:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return run_app(app, arguments, "holdfast")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from holdfast.console import clean
+
 Piece = tuple[str, str]
 Line = list[Piece]
 WIDTH = 80
@@ -35,7 +37,7 @@ class Col:
 
 def width() -> int:
     """How wide a line may be: the terminal's width, 80 in a pipe."""
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         return WIDTH
     return max(WIDTH // 2, shutil.get_terminal_size((WIDTH, 24)).columns)
 
@@ -44,12 +46,7 @@ def use_colour() -> bool:
     """Colours are for terminals that have not been told otherwise."""
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
-    return sys.stdout.isatty()
-
-
-def clean(text: object) -> str:
-    """Text without control characters, so that no name can move the cursor."""
-    return "".join(c if c.isprintable() else "?" for c in str(text))
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def size(count: int | None) -> str:
@@ -126,10 +123,10 @@ def line(*pieces: str | Piece) -> Line:
 
 
 def wrapped(text: object, indent: str = "", room: int | None = None, style: str = "") -> list[Line]:
-    """A paragraph that fits; long words such as paths are broken rather than cut."""
+    """A paragraph that fits; a long word such as a path is never broken: it can be found."""
     found = textwrap.wrap(
         clean(text), (room or width()), initial_indent=indent, subsequent_indent=indent,
-        break_on_hyphens=False,
+        break_on_hyphens=False, break_long_words=False,
     )  # fmt: skip
     return [[(each, style)] for each in found] or [[("", "")]]
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.console import Failure as Failure  # noqa: PLC0414 - a document as the others
 from holdfast.format.findings import Finding
 from holdfast.format.records import Counts
 
@@ -21,15 +22,6 @@ Status = Literal["committed", "pending", "failed", "aborted", "abandoned"]
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):
     """Part of a document."""
-
-
-class Failure(Value, frozen=True, kw_only=True, tag="holdfast.error/1", tag_field="schema"):
-    """Why a verb could not do its work."""
-
-    kind: str
-    what: str
-    facts: dict[str, str]
-    remedy: str
 
 
 class PipelineRow(Value, frozen=True, kw_only=True):
@@ -498,3 +490,16 @@ class Preparation(Value, frozen=True, kw_only=True, tag="holdfast.prepare/1", ta
     seconds: float
     made: bool
     deleted: list[str]
+
+
+class Run(Value, frozen=True, kw_only=True, tag="holdfast.run/1", tag_field="schema"):
+    """`run`."""
+
+    epochs: int
+    rows: int
+    changes: int
+    late: int
+    resumed_from: int | None
+    last_epoch: int | None
+    seconds: float
+    notes: list[str]

@@ -198,7 +198,8 @@ def _rocksdb(
         import rocksdict
     except ImportError as error:
         raise UnreadableError(
-            "RocksDB state needs the package rocksdict", remedy="pip install 'holdfast[guard]'"
+            "RocksDB state needs the package rocksdict",
+            remedy="pip install 'holdfast-spark[guard]'",
         ) from error
     data = read(archive)
     snapshot = parse_rocks(data, archive)  # what the archive unpacks to is checked there

@@ -1,6 +1,6 @@
 """`python -m holdfast.journal`: the journal's commands on their own."""
 
-from holdfast.journal.cli import journal_app
+from holdfast.journal.cli import main
 
 if __name__ == "__main__":
-    journal_app(prog_name="holdfast journal")
+    main()

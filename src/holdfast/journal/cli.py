@@ -11,19 +11,19 @@ from __future__ import annotations
 import base64
 import sys
 import uuid
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
 
 from holdfast.clock import SystemClock
-from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
+from holdfast.console import clean, encode, moment, run_app, verb, write
+from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.journal.files import Files
 from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.model import Durability, Event, JournalSettings
+from holdfast.journal.model import Durability, Event, JournalSettings, Position
 from holdfast.journal.query import Query, to_events
 from holdfast.journal.reader import JournalReader
 from holdfast.journal.upkeep import HoldStore
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 journal_app = typer.Typer(
     name="journal", help="The embedded, hash-chained event log.", no_args_is_help=True,
-    pretty_exceptions_enable=False,
+    pretty_exceptions_enable=False, rich_markup_mode=None,
 )  # fmt: skip
 
 Root = Annotated[Path, typer.Argument(help="The journal's directory.", metavar="JOURNAL")]
@@ -56,25 +56,19 @@ class InputEvent(msgspec.Struct, forbid_unknown_fields=True):
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
-@contextmanager
-def _messages() -> Iterator[None]:
-    """Turn errors into a message and an exit code."""
-    try:
-        yield
-    except HoldfastError as error:
-        typer.echo(f"error: {error} [{error.kind}]", err=True)
-        raise typer.Exit(2 if isinstance(error, InvalidInputError) else 1) from error
-    except BrokenPipeError as error:
-        raise typer.Exit(0) from error
-    except KeyboardInterrupt as error:
-        raise typer.Exit(1) from error
+def _line(text: str) -> None:
+    """One line for people; leaves when nobody reads any more."""
+    if not write(clean(text) + "\n", flush=False):
+        raise typer.Exit(0)
 
 
 def _out(value: object) -> None:
-    typer.echo(msgspec.json.encode(value).decode())
+    if not write(encode(value).decode() + "\n", flush=False):
+        raise typer.Exit(0)
 
 
 @journal_app.command()
+@verb
 def append(
     root: Root,
     batch: Annotated[int, typer.Option(help="Events per batch; each is atomic.", min=1)] = 1000,
@@ -82,18 +76,25 @@ def append(
     as_json: Json = False,  # noqa: FBT002 - a flag of the command line
 ) -> None:
     """Append events given as JSON lines on standard input; prints a receipt per durable batch."""
-    with _messages(), JournalWriter(root, JournalSettings(durability=durability)) as writer:
+    with JournalWriter(root, JournalSettings(durability=durability)) as writer:
         total = 0
-        for events in _batches(sys.stdin.buffer, batch):
+        for events in _batches(_input(), batch):
             receipt = writer.append(events)
             writer.wait_durable(receipt.next_sequence)
             total += receipt.count
             if as_json:
-                typer.echo(receipt.to_json())
+                _out(msgspec.Raw(receipt.to_json().encode()))
+                sys.stdout.flush()
         if not as_json:
-            typer.echo(
-                f"appended {total} events; the journal ends before sequence {writer.durable}"
-            )
+            _line(f"appended {total} events; the journal ends before sequence {writer.durable}")
+
+
+def _input() -> Any:
+    if sys.stdin is None:
+        raise InvalidInputError(
+            "standard input is closed", kind="no_input", remedy="give events as JSON lines"
+        )
+    return sys.stdin.buffer
 
 
 def _batches(lines: Any, size: int) -> Iterator[list[Event]]:
@@ -147,13 +148,14 @@ def _print(batch: Any, *, as_json: bool) -> None:
             continue
         payload = event.payload
         text = payload.decode(errors="replace") if isinstance(payload, bytes) else str(payload)
-        typer.echo(
-            f"{event.sequence:>10}  {event.wall_us}  {event.scope or '-'}  {event.entity}  "
+        _line(
+            f"{event.sequence:>10}  {moment(event.wall_us)}  {event.scope or '-'}  {event.entity}  "
             f"{event.kind}  {text[:120]}"
         )
 
 
 @journal_app.command()
+@verb
 def tail(
     root: Root,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Last so many events.", min=0)] = 10,
@@ -167,7 +169,7 @@ def tail(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Show the newest events, or all behind a cursor; with --follow wait for more."""
-    with _messages(), JournalReader(root) as reader:
+    with JournalReader(root) as reader:
         view = reader.view()
         limit = timeout_ms if follow else 0
         if cursor is not None:
@@ -184,6 +186,7 @@ def tail(
 
 
 @journal_app.command()
+@verb
 def query(
     root: Root,
     entity: Annotated[str | None, typer.Option(help="Exactly this entity.")] = None,
@@ -202,10 +205,10 @@ def query(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Find events; all conditions must hold."""
-    with _messages(), JournalReader(root) as reader:
+    with JournalReader(root) as reader:
         if causes_of is not None:
             for event in reader.view().causes(causes_of):
-                _out(_shown(event)) if as_json else typer.echo(
+                _out(_shown(event)) if as_json else _line(
                     f"{event.sequence:>10}  {event.id}  {event.entity}  {event.kind}"
                 )
             return
@@ -219,35 +222,39 @@ def query(
 
 
 @journal_app.command()
+@verb
 def verify(
     root: Root,
     deep: Annotated[bool, typer.Option(help="Decode all events, rebuild all indexes.")] = False,  # noqa: FBT002
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Check every byte, the hash chain, and what is derived; exit 1 if anything is wrong."""
-    with _messages():
-        sizes = Files().entries(Layout(root).segments)
-        total = sum(size for name, size in sizes.items() if segment_first(name) is not None)
+    sizes = Files().entries(Layout(root).segments)
+    total = sum(size for name, size in sizes.items() if segment_first(name) is not None)
+    if sys.stderr.isatty():
         with typer.progressbar(length=total, label="verifying", file=sys.stderr) as bar:
             report = verify_journal(root, deep=deep, progress=bar.update)
-        if as_json:
-            _out({**asdict(report), "ok": report.ok})
-        else:
-            for finding in report.findings:
-                typer.echo(f"{finding.kind}  {finding.path}:{finding.offset}  {finding.message}")
-            typer.echo(
-                f"{report.events} events in {report.frames} batches, {report.segments} segments, "
-                f"{report.bytes} bytes: {'good' if report.ok else 'PROBLEMS FOUND'}"
-            )
-            typer.echo(f"chain hash {report.chain_hash}")
-        if not report.ok:
-            raise typer.Exit(1)
+    else:
+        report = verify_journal(root, deep=deep)
+    if as_json:
+        _out({**asdict(report), "ok": report.ok})
+    else:
+        for finding in report.findings:
+            _line(f"{finding.kind}  {finding.path}:{finding.offset}  {finding.message}")
+        _line(
+            f"{report.events} events in {report.frames} batches, {report.segments} segments, "
+            f"{report.bytes} bytes: {'good' if report.ok else 'PROBLEMS FOUND'}"
+        )
+        _line(f"chain hash {report.chain_hash}")
+    if not report.ok:
+        raise typer.Exit(1)
 
 
 @journal_app.command()
+@verb
 def info(root: Root, as_json: Json = False) -> None:  # noqa: FBT002
     """Say what the journal holds, how it opens, and what holds it."""
-    with _messages(), JournalReader(root) as reader:
+    with JournalReader(root) as reader:
         view, layout = reader.view(), reader.layout
         entries = Files().entries(layout.segments)
         holds = HoldStore(Files(), layout, reader.clock).all()
@@ -266,11 +273,23 @@ def info(root: Root, as_json: Json = False) -> None:  # noqa: FBT002
         if as_json:
             _out(facts)
         else:
-            for key, value in facts.items():
-                typer.echo(f"{key:15} {value}")
+            _show(facts)
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Facts for people: one line each, nested ones indented."""
+    for key, value in facts.items():
+        if not isinstance(value, (dict, Position)):
+            _line(f"{key:15} {value}")
+            continue
+        inner = value if isinstance(value, dict) else msgspec.to_builtins(value)
+        _line(f"{key:15} {'' if inner else 'none'}".rstrip())
+        for name, each in inner.items():
+            _line(f"  {name:25} {each.hex() if isinstance(each, bytes) else each}")
 
 
 @journal_app.command()
+@verb
 def release(
     root: Root,
     hold: Annotated[str, typer.Argument(help="The hold's name, as `info` shows it.")],
@@ -280,15 +299,19 @@ def release(
 
     A pipeline that still runs sets its hold again with its next checkpoint.
     """
-    with _messages():
-        holds = HoldStore(Files(), Layout(root), SystemClock())
-        position = holds.get(hold)
-        if position is None:
-            raise NotFoundError(
-                "no such hold", kind="hold_missing", hold=hold,
-                known=",".join(sorted(holds.all())) or "none",
-                remedy="`holdfast journal info` shows the holds",
-            )  # fmt: skip
-        holds.release(hold)
-        facts = {"released": hold, "sequence": position.sequence}
-        _out(facts) if as_json else typer.echo(f"released {hold}, which held {position.sequence}")
+    holds = HoldStore(Files(), Layout(root), SystemClock())
+    position = holds.get(hold)
+    if position is None:
+        raise NotFoundError(
+            "no such hold", kind="hold_missing", hold=hold,
+            known=",".join(sorted(holds.all())) or "none",
+            remedy="`holdfast journal info` shows the holds",
+        )  # fmt: skip
+    holds.release(hold)
+    facts = {"released": hold, "sequence": position.sequence}
+    _out(facts) if as_json else _line(f"released {hold}, which held {position.sequence}")
+
+
+def main() -> NoReturn:
+    """`python -m holdfast.journal`."""
+    sys.exit(run_app(journal_app, sys.argv[1:], "holdfast journal"))

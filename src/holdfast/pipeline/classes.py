@@ -128,7 +128,9 @@ def _spark_home() -> Path:
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise InvalidInputError(
-            "pipelines need Spark", kind="missing_extra", remedy="pip install 'holdfast[spark]'"
+            "pipelines need Spark",
+            kind="missing_extra",
+            remedy="pip install 'holdfast-spark[spark]'",
         )
     return Path(spec.origin).parent
 

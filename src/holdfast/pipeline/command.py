@@ -9,19 +9,18 @@ which leaves the last checkpoint as it was.
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.pipeline.metrics import Metrics
-from holdfast.pipeline.pipeline import Pipeline
+from holdfast.pipeline.pipeline import Pipeline, loading
 from holdfast.pipeline.report import EpochReport, RunSummary
 from holdfast.pipeline.table import EpochTable
 
@@ -36,6 +35,7 @@ def load_pipeline(file: str) -> Pipeline:
         )  # fmt: skip
     sys.path.insert(0, str(path.parent.absolute()))
     before, sys.argv = sys.argv, [file]  # the file sees its own name, not our arguments
+    token = loading.set(True)
     try:
         names = runpy.run_path(str(path), run_name="__holdfast__")
     except HoldfastError:
@@ -46,6 +46,7 @@ def load_pipeline(file: str) -> Pipeline:
             reason=f"{type(error).__name__}: {error}"[:300],
         ) from error  # fmt: skip
     finally:
+        loading.reset(token)
         sys.argv = before
     found = {id(value): value for value in names.values() if isinstance(value, Pipeline)}
     if len(found) != 1:
@@ -79,68 +80,53 @@ class _Interrupts:
         self._say("finishing this epoch; press Ctrl-C again to abandon it")
 
 
-def run_command(file: str, arguments: Sequence[str] = ()) -> int:
-    """Run a pipeline file; returns the exit code."""
-    options = _parser().parse_args([*arguments])
-    _set_up_logs(json_lines=options.log_json)
+def run_command(
+    file: str,
+    *,
+    master: str | None = None,
+    partitions: int | None = None,
+    forever: bool = False,
+    epochs: int | None = None,
+    resume: str | None = None,
+    accept_duplicates: bool = False,
+    allow_changes: bool = False,
+    takeover: bool = False,
+    metrics_port: int | None = None,
+    plain: bool = False,
+    quiet: bool = False,
+    log_json: bool = False,
+) -> RunSummary | None:
+    """Run a pipeline file; None when Ctrl-C abandoned an epoch. `quiet` shows no table."""
+    _set_up_logs(json_lines=log_json)
     try:
         pipe = load_pipeline(file)
-        pipe.configure(master=options.master, partitions=options.partitions)
-        metrics = Metrics(options.metrics_port) if options.metrics_port is not None else None
+        pipe.configure(master=master, partitions=partitions)
+        metrics = Metrics(metrics_port) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
         pipe.session()
-        with EpochTable(pipe.name, plain=options.plain) as table, _Interrupts(table.say) as ctrl_c:
+        with (
+            EpochTable(pipe.name, plain=plain or quiet) as table,
+            _Interrupts(_remark if quiet else table.say) as ctrl_c,
+        ):
 
             def seen(report: EpochReport) -> None:
-                table.add(report)
+                if not quiet:
+                    table.add(report)
                 if metrics is not None:
                     metrics.add(report)
 
-            summary = pipe.run(
-                forever=options.forever, epochs=options.epochs, resume=options.resume,
-                accept_duplicates=options.accept_duplicates,
-                allow_changes=options.allow_changes, takeover=options.takeover,
+            return pipe.run(
+                forever=forever, epochs=epochs, resume=resume,
+                accept_duplicates=accept_duplicates,
+                allow_changes=allow_changes, takeover=takeover,
                 on_epoch=seen, stop=lambda: ctrl_c.asked,
             )  # fmt: skip
-        _show(summary)
     except KeyboardInterrupt:
-        print("abandoned: the last checkpoint is as it was", file=sys.stderr)  # noqa: T201
-        return 130
-    except HoldfastError as error:
-        print(f"error ({error.kind}): {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
+        return None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="holdfast run", description="Run a pipeline file.")
-    parser.add_argument("--master", help="Spark master, or sc:// for Spark Connect")
-    parser.add_argument("--partitions", type=int, help="how many tasks share the state")
-    parser.add_argument("--forever", action="store_true", help="wait for more when drained")
-    parser.add_argument("--epochs", type=int, help="stop after so many epochs")
-    parser.add_argument("--resume", help="go back to this checkpoint first")
-    parser.add_argument("--accept-duplicates", action="store_true",
-                        help="allow a sink to publish epochs twice")  # fmt: skip
-    parser.add_argument("--allow-changes", action="store_true",
-                        help="the pipeline may differ from the one that wrote the store; "
-                        "new operators and sinks are filled")  # fmt: skip
-    parser.add_argument("--takeover", action="store_true", help="fence another live writer")
-    parser.add_argument("--metrics-port", type=int, help="serve Prometheus metrics on loopback")
-    parser.add_argument("--plain", action="store_true", help="one line an epoch, no live table")
-    parser.add_argument("--log-json", action="store_true", help="structured logs on standard error")
-    return parser
-
-
-def _show(summary: RunSummary) -> None:
-    resumed = (
-        "" if summary.resumed_from is None else f", resumed after epoch {summary.resumed_from}"
-    )
-    print(  # noqa: T201
-        f"{summary.epochs} epochs, {summary.rows} rows, {summary.changes} changes, "
-        f"{summary.late} late, {summary.milliseconds / 1000:.1f} s{resumed}"
-    )
-    for note in summary.notes:
-        print(f"note: {note}")  # noqa: T201
+def _remark(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
 
 
 class _JsonLines(logging.Formatter):

@@ -17,7 +17,7 @@ class Metrics:
         except ImportError as error:
             raise InvalidInputError(
                 "metrics need an extra package", kind="missing_extra",
-                remedy="pip install 'holdfast[metrics]'",
+                remedy="pip install 'holdfast-spark[metrics]'",
             ) from error  # fmt: skip
         self._registry = place = CollectorRegistry()
         self._epochs = Counter("holdfast_epochs", "Epochs that were run", registry=place)

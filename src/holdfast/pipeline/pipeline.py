@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
+from holdfast.checkpoint.reference import find_checkpoint
+from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
@@ -27,6 +31,9 @@ from holdfast.settings import Settings
 from holdfast.storage.open import OBJECT_SCHEMES
 
 log = logging.getLogger("holdfast.pipeline")
+
+loading: ContextVar[bool] = ContextVar("loading", default=False)
+"""True while `holdfast run` loads a file, which declares its pipeline and must not run it."""
 
 DEFAULTS = Settings(epochs_max=1, log_bytes_min=0)
 
@@ -152,7 +159,7 @@ class Pipeline:
         forever: bool = False,
         epochs: int | None = None,
         poll_ms: int = 500,
-        resume: str | None = None,
+        resume: str | int | datetime | None = None,
         accept_duplicates: bool = False,
         allow_changes: bool = False,
         takeover: bool = False,
@@ -161,13 +168,23 @@ class Pipeline:
     ) -> RunSummary:
         """Run until the sources are drained, or `forever`, or for some epochs.
 
-        resume: go back to this checkpoint first. allow_changes: the pipeline may differ from the
-        one that wrote the store: parts may be gone, and new ones are filled from history or state;
-        what cannot be done is refused before anything runs. on_epoch: called after each epoch.
+        resume: go back to this checkpoint first, named as in `view`. allow_changes: the pipeline
+        may differ from the one that wrote the store: parts may be gone, and new ones are filled
+        from history or state; what cannot be done is refused before anything runs. on_epoch:
+        called after each epoch.
         stop: asked between epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
+        if loading.get():
+            raise InvalidInputError(
+                "the file runs its pipeline while it is loaded",
+                kind="runs_itself",
+                pipeline=self.name,
+                remedy='put `pipe.run()` below `if __name__ == "__main__":`, or start the file '
+                "with python",
+            )
         self._graph.check()
+        going_back = self._named(resume)
         spark = self.session()
         runtime = RuntimeSettings(spark)
         store: Store | None = None
@@ -178,7 +195,7 @@ class Pipeline:
             topology = self._graph.topology(operator_parts(resolved))
             store = open_store(
                 self._place.url, self.name, topology=topology, allow_changes=allow_changes,
-                settings=self.settings, resume=resume, accept_duplicates=accept_duplicates,
+                settings=self.settings, resume=going_back, accept_duplicates=accept_duplicates,
                 takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
             )  # fmt: skip
             writers = {
@@ -203,6 +220,12 @@ class Pipeline:
             if store is not None:
                 store.close()
             runtime.restore()
+
+    def _named(self, ref: str | int | datetime | None) -> str | None:
+        """The id of the checkpoint that a user names."""
+        if ref is None:
+            return None
+        return find_checkpoint(self.reader(), ref, SystemClock().wall_us()).checkpoint
 
     def _changes(self, store: Store, topology: Topology) -> ChangePlan:
         """What a changed pipeline does with the checkpoint that it goes on from."""
@@ -261,15 +284,20 @@ class Pipeline:
         """The pipeline's checkpoints, for reading."""
         return read_store(self._place.url, self.name, options=dict(self._place.options) or None)
 
-    def view(self, operator: str, *, at: str = "latest") -> View:
-        """The state of an operator at a checkpoint: `.dataframe(spark)` or `.arrow()`."""
+    def view(self, operator: str, *, at: str | int | datetime = "latest") -> View:
+        """The state of an operator at a checkpoint: `.dataframe(spark)` or `.arrow()`.
+
+        at: as `holdfast state --at`: an id or its start, a label, an epoch, a time, `ago:2h`.
+        """
         resolved = self.resolve().get(operator)
         if resolved is None:
             raise NotFoundError(
                 "no operator of that name", kind="no_operator", operator=operator,
                 known=",".join(self.resolve()) or "none",
             )  # fmt: skip
-        return View(resolved, self._place, self.reader(), at, self._count(self.session()))
+        reader = self.reader()
+        found = find_checkpoint(reader, at, SystemClock().wall_us())
+        return View(resolved, self._place, reader, found, self._count(self.session()))
 
 
 def _check_partitions(partitions: int) -> int:

@@ -43,7 +43,9 @@ def open_session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidInputError(
-            "pipelines need Spark", kind="missing_extra", remedy="pip install 'holdfast[spark]'"
+            "pipelines need Spark",
+            kind="missing_extra",
+            remedy="pip install 'holdfast-spark[spark]'",
         ) from error
     from holdfast.java import require_java
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
+from holdfast.format.records import Summary
 from holdfast.pipeline.operators.aggregate import ROWS
 from holdfast.pipeline.operators.sets import SHOWN
 from holdfast.pipeline.operators.work import WEIGHT
@@ -26,7 +27,12 @@ class View:
     """
 
     def __init__(
-        self, resolved: Resolved, place: Place, reader: StoreReader, at: str, partitions: int
+        self,
+        resolved: Resolved,
+        place: Place,
+        reader: StoreReader,
+        at: str | Summary,
+        partitions: int,
     ) -> None:
         """Find the runs; nothing is read yet."""
         manifest = reader.manifest(at)

@@ -38,7 +38,13 @@ def symlink_refused(path: str) -> RefusedError:
 
 
 def missing_root(root: str) -> HoldfastError:
-    """The root is not there, or is no directory."""
+    """The root is not there, may not be looked at, or is no directory."""
+    try:
+        os.stat(root)
+    except PermissionError as error:
+        return translate(error, root, took_effect=False)
+    except OSError:
+        pass
     if os.path.exists(root):
         return InvalidInputError(
             "not a directory", kind="not_a_directory", path=root,

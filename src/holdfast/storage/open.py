@@ -73,11 +73,15 @@ def _open_object(url: str, options: dict[str, Any]) -> Storage:
         raise InvalidInputError(
             "object stores need an extra package",
             kind="missing_extra",
-            remedy="pip install 'holdfast[object]'",
+            remedy="pip install 'holdfast-spark[object]'",
         ) from error
     try:
         return ObjectStorage(from_url(url.replace("s3a://", "s3://", 1), **options), url)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # an unknown option makes the client panic, which is no Exception
         raise InvalidInputError(
             "the object store cannot be opened with these options",
             kind="bad_url",

@@ -406,7 +406,7 @@ def test_without_typer_one_sentence_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           timeout=60, check=False, env=environment())  # fmt: skip
     assert done.returncode == 2
-    assert "holdfast[cli]" in done.stderr
+    assert "holdfast-spark[cli]" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -437,7 +437,7 @@ def test_run_without_the_pipeline_says_so(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
                           timeout=60, check=False, env=environment())  # fmt: skip
     assert done.returncode == 2
-    assert "holdfast[spark]" in done.stderr
+    assert "holdfast-spark[spark]" in done.stderr
 
 
 def test_names_from_a_store_cannot_move_the_cursor(tmp_path):

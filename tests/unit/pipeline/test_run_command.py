@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from holdfast.cli import main
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.command import load_pipeline, run_command
+from holdfast.pipeline.command import load_pipeline
 
 DECLARES = "import holdfast as hf\npipe = hf.Pipeline('orders', store='cp')\n"
 
@@ -40,6 +41,15 @@ def test_files_without_exactly_one_pipeline_are_refused(tmp_path) -> None:
 
 
 def test_the_command_reports_errors_without_a_traceback(tmp_path, capsys) -> None:
-    """A wrong file is exit code 1 and one line with the kind."""
-    assert run_command(str(tmp_path / "missing.py")) == 1
-    assert capsys.readouterr().err.startswith("error (no_file): ")
+    """A wrong file is exit code 2, wherever the options stand."""
+    for args in ([], ["--forever"]):
+        assert main(["run", *args, str(tmp_path / "missing.py")]) == 2
+        assert main(["run", str(tmp_path / "missing.py"), *args]) == 2
+    assert capsys.readouterr().err.startswith("holdfast: no such pipeline file")
+
+
+def test_a_file_that_runs_its_pipeline_itself_is_refused(tmp_path) -> None:
+    """`pipe.run()` at module level would run without a table: it is refused, with the way out."""
+    file = tmp_path / "f.py"
+    file.write_text(f"{DECLARES}pipe.run()\n")
+    assert kind_of(str(file)) == "runs_itself"

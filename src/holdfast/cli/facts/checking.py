@@ -9,8 +9,8 @@ from holdfast.checkpoint.opening import recovery_plan
 from holdfast.checkpoint.recovery import RecoveryPlan
 from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints, verify_store
 from holdfast.cli.address import Place
-from holdfast.cli.values import CandidateView, Failure, Recovery, TokenView, Verification
-from holdfast.errors import HoldfastError
+from holdfast.cli.values import CandidateView, Recovery, TokenView, Verification
+from holdfast.console import failure_of
 from holdfast.format.records import Summary
 from holdfast.settings import Settings
 
@@ -50,16 +50,6 @@ def verify_place(
         seconds=round(seconds, 6),
         bytes_per_second=round(report.bytes / seconds, 1) if deep and seconds else 0.0,
         findings=report.all_findings(),
-    )
-
-
-def failure_of(error: HoldfastError) -> Failure:
-    """An error as a value."""
-    return Failure(
-        kind=error.kind,
-        what=error.what,
-        facts={key: str(value) for key, value in error.facts.items()},
-        remedy=error.remedy or "",
     )
 
 

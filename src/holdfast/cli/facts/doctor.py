@@ -67,7 +67,7 @@ def packages() -> Iterator[Check]:
         if found is None:
             yield Check(
                 name=name, status="warning", found=f"not installed: needed for {why}",
-                remedy=f"pip install 'holdfast[{extra}]'",
+                remedy=f"pip install 'holdfast-spark[{extra}]'",
             )  # fmt: skip
         else:
             yield Check(name=name, status="ok", found=found)
@@ -86,7 +86,7 @@ def spark() -> Iterator[Check]:
     if found is None:
         yield Check(
             name="spark", status="warning", found="not installed: needed to run pipelines",
-            remedy="pip install 'holdfast[spark]'",
+            remedy="pip install 'holdfast-spark[spark]'",
         )  # fmt: skip
         return
     parts = tuple(int(p) for p in found.split(".")[:2] if p.isdecimal())
@@ -94,7 +94,7 @@ def spark() -> Iterator[Check]:
         wanted = ".".join(str(p) for p in _SPARK_MIN)
         yield Check(
             name="spark", status="problem", found=f"{found}, but {wanted} is needed",
-            remedy="pip install --upgrade 'holdfast[spark]'",
+            remedy="pip install --upgrade 'holdfast-spark[spark]'",
         )  # fmt: skip
         return
     yield Check(name="spark", status="ok", found=found)

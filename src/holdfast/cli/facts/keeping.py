@@ -24,7 +24,6 @@ from holdfast.checkpoint.store import Store, open_store
 from holdfast.checkpoint.sweep import SweepPlan, plan_sweep, reachable
 from holdfast.checkpoint.sync import SyncReport, sync_pipeline
 from holdfast.cli.address import Place
-from holdfast.cli.facts.checking import failure_of
 from holdfast.cli.facts.listing import source_view
 from holdfast.cli.values import (
     Collection as CollectionValue,
@@ -42,6 +41,7 @@ from holdfast.cli.values import (
     SyncedPipeline,
 )
 from holdfast.clock import Clock
+from holdfast.console import failure_of
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, RefusedError
 from holdfast.format import paths
 from holdfast.format.manifest import Manifest

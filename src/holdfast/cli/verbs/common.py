@@ -52,7 +52,7 @@ def example(*lines: str) -> str:
 
 def named(place: Place, ref: str) -> Summary:
     """The checkpoint that a user names."""
-    from holdfast.cli.facts.finding import find_checkpoint
+    from holdfast.checkpoint.reference import find_checkpoint
 
     place.reader.header()
     return find_checkpoint(place.reader, ref, SystemClock().wall_us())

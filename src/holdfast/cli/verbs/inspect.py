@@ -168,7 +168,7 @@ def recover(
 
 
 def _summary(place: Place, ref: str, now_us: int):  # type: ignore[no-untyped-def] # noqa: ANN202
-    from holdfast.cli.facts.finding import find_checkpoint
+    from holdfast.checkpoint.reference import find_checkpoint
 
     place.reader.header()
     return find_checkpoint(place.reader, ref, now_us)

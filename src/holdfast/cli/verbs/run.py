@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
-from typing import Annotated, Optional
+from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
-from holdfast.cli.output import verb
-from holdfast.cli.verbs.common import example
-from holdfast.errors import InvalidInputError
+from holdfast.cli.output import emit, verb
+from holdfast.cli.text import Line, line
+from holdfast.cli.values import Run
+from holdfast.cli.verbs.common import JsonOption, example
+from holdfast.errors import HoldfastError, InvalidInputError
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.report import RunSummary
+
+_Number = Optional[int]  # noqa: UP045 - typer reads the annotation at run time
 
 
 def register(app: typer.Typer) -> None:
     """Add the verb of this file."""
     app.command(
-        epilog=example("holdfast run pipelines/orders.py"),
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+        epilog=example("holdfast run pipelines/orders.py", "holdfast run --forever orders.py")
     )(run)
 
 
@@ -25,16 +32,46 @@ def run(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="Python file with a pipeline.", show_default=False)
     ],
-    arguments: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Argument(metavar="ARGS", help="For the pipeline.", show_default=False),
+    *,
+    forever: Annotated[bool, typer.Option("--forever", help="Wait for more when drained.")] = False,
+    epochs: Annotated[
+        _Number, typer.Option("--epochs", min=1, metavar="N", help="Stop after so many.")
     ] = None,
-) -> None:
+    resume: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--resume", metavar="REF", help="Go back to this checkpoint first."),
+    ] = None,
+    accept_duplicates: Annotated[
+        bool, typer.Option("--accept-duplicates", help="Let a sink publish epochs twice.")
+    ] = False,
+    allow_changes: Annotated[
+        bool,
+        typer.Option("--allow-changes", help="The pipeline may differ from the one of the store."),
+    ] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Fence another live writer.")
+    ] = False,
+    master: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--master", metavar="URL", help="Spark's master, or sc:// for Connect."),
+    ] = None,
+    partitions: Annotated[
+        _Number, typer.Option("--partitions", metavar="N", help="How many tasks share the state.")
+    ] = None,
+    metrics_port: Annotated[
+        _Number,
+        typer.Option("--metrics-port", min=0, max=65535, metavar="PORT",
+                     help="Serve Prometheus metrics on loopback."),
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="One line an epoch.")] = False,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Structured logs on standard error.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:  # fmt: skip
     """Run a pipeline until its sources are drained, with a live table of epochs.
 
-    After FILE: --forever, --epochs N, --resume REF, --accept-duplicates, --allow-changes,
-    --takeover, --master URL, --partitions N, --metrics-port PORT, --plain, --log-json. FILE
-    declares one Pipeline.
+    FILE declares one Pipeline and does not run it. Options may stand before or after FILE.
     """
     try:
         run_command = import_module("holdfast.pipeline").run_command
@@ -43,6 +80,35 @@ def run(
             "running pipelines needs Spark",
             kind="missing_extra",
             missing=error.name or None,
-            remedy="pip install 'holdfast[spark]', and see `holdfast doctor` for Java",
+            remedy="pip install 'holdfast-spark[spark]', and see `holdfast doctor` for Java",
         ) from error
-    raise typer.Exit(int(run_command(file, arguments or []) or 0))
+    summary = run_command(
+        file, forever=forever, epochs=epochs, resume=resume, accept_duplicates=accept_duplicates,
+        allow_changes=allow_changes, takeover=takeover, master=master, partitions=partitions,
+        metrics_port=metrics_port, plain=plain, quiet=as_json, log_json=log_json,
+    )  # fmt: skip
+    emit(_value(summary), _lines, as_json=as_json)
+
+
+def _value(summary: RunSummary | None) -> Run:
+    if summary is None:
+        raise HoldfastError("abandoned: the last checkpoint is as it was", kind="interrupted")
+    return Run(
+        epochs=summary.epochs,
+        rows=summary.rows,
+        changes=summary.changes,
+        late=summary.late,
+        resumed_from=summary.resumed_from,
+        last_epoch=summary.last_epoch,
+        seconds=round(summary.milliseconds / 1_000, 3),
+        notes=[*summary.notes],
+    )
+
+
+def _lines(value: Run) -> Iterable[Line]:
+    resumed = "" if value.resumed_from is None else f", resumed after epoch {value.resumed_from}"
+    yield line(
+        f"{value.epochs} epochs, {value.rows} rows, {value.changes} changes, {value.late} late, "
+        f"{value.seconds:.1f} s{resumed}"
+    )
+    yield from (line(f"note: {note}") for note in value.notes)

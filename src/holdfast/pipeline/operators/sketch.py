@@ -39,7 +39,7 @@ def library() -> Any:
     except ImportError as error:
         raise InvalidInputError(
             "approx_count_distinct needs an extra package", kind="missing_extra",
-            remedy="pip install 'holdfast[sketch]' on the driver and on the executors",
+            remedy="pip install 'holdfast-spark[sketch]' on the driver and on the executors",
         ) from error  # fmt: skip
     return datasketches
 

@@ -23,10 +23,15 @@ _UNITS_US = {"s": 10**6, "m": 60 * 10**6, "h": 3_600 * 10**6, "d": 86_400 * 10**
 
 
 def find_checkpoint(
-    reader: StoreReader, ref: str, now_us: int, *, catalog: CatalogState | None = None
+    reader: StoreReader,
+    ref: str | int | datetime,
+    now_us: int,
+    *,
+    catalog: CatalogState | None = None,
 ) -> Summary:
-    """The checkpoint that a user names."""
+    """The checkpoint that a user names, on the command line or in Python."""
     state = catalog or reader.catalog()
+    ref = _text(ref)
     at_us = _instant(ref, now_us)
     if at_us is not None:
         return _at_time(state, ref, at_us)
@@ -40,6 +45,20 @@ def find_checkpoint(
         return reader.resolve(ref, catalog=state)
     except NotFoundError as error:
         raise _unknown(reader, state, ref) from error
+
+
+def _text(ref: object) -> str:
+    """What was given, as it would be typed: an epoch as its number, a time as ISO 8601."""
+    if isinstance(ref, datetime):
+        return f"time:{ref.isoformat()}"
+    if isinstance(ref, (str, int)) and not isinstance(ref, bool):
+        return str(ref)
+    raise InvalidInputError(
+        "not the name of a checkpoint",
+        kind="invalid_ref",
+        value=repr(ref)[:60],
+        remedy="give an id, a label, an epoch, a time, 'ago:2h' or 'latest'",
+    )
 
 
 def _instant(ref: str, now_us: int) -> int | None:
