@@ -35,8 +35,15 @@ Made from `--help` by `python tools/make_cli_docs.py`; a test compares. `pip ins
 'holdfast-spark[cli]'` brings the command; `[state,sql]` adds queries over state, `[object]` object
 stores.
 
-- Exit 0: good. 1: a problem was found or met. 2: wrong usage, something that can be typed
-  differently.
+- Exit codes of every verb, `guard`, `journal` and `run` included:
+
+| code | meaning |
+|---|---|
+| 0 | good; also when the reader of a pipe (`head`) has seen enough |
+| 1 | a problem was found or met; or standard output is closed or full: changes were made |
+| 2 | wrong usage: something that can be typed differently, or a package that is not installed |
+| 130 | Ctrl-C |
+
 - `STORE` is a root or ROOT/PIPELINE, as a path, `file://`, `s3://`, `gs://` or `az://` address. A
   root with one pipeline needs no name.
 - `REF` is a checkpoint: an id, the start of one (four characters or more), a label, an epoch
@@ -147,7 +154,8 @@ _MEANINGS = {
     "format_before": "oldest format of header and catalog",
     "fork": "name of the new pipeline",
     "found": "what was found, in words",
-    "health": "`ok`, or `damaged` when the manifest or a file is missing or has another size",
+    "health": "`ok`, or `damaged` when the manifest or a file is missing or has another size; "
+    "what the files hold is checked by `verify --deep`",
     "idle": "whether the source had nothing to read",
     "incremental": "whether it refers to files of earlier checkpoints",
     "kept": "what stays: checkpoints with the reasons, or how many documents of each kind",

@@ -50,7 +50,8 @@ def ls(
     """List checkpoints, newest first; or the pipelines of a root.
 
     `new` is what the checkpoint wrote, `own` what deleting it would free. A label with a star is
-    a savepoint. Exit 1 when something is damaged.
+    a savepoint. Exit 1 when something is damaged. Health is by presence and size of the files:
+    only `verify --deep` reads every byte.
     """
     from holdfast.cli.facts.listing import list_checkpoints, list_root
     from holdfast.cli.views import inspect as views

@@ -1,0 +1,108 @@
+"""Mutations of the command line, the guard's places and the bounds of what is unpacked."""
+
+from __future__ import annotations
+
+from mutate import Mutation
+
+SQL = "tests/integration/cli/test_sql_closed.py::"
+VERBS = "tests/integration/cli/test_every_verb.py::"
+PLACES = "tests/unit/guard/test_guard_places.py::"
+BOMBS = "tests/unit/guard/test_guard_bombs.py::"
+BOUNDS = "tests/unit/state/test_state_bounds.py::"
+
+MUTATIONS = [
+    # Queries
+    Mutation(
+        SQL + "test_a_query_cannot_write_or_read_outside",
+        "cli/facts/sql.py",
+        '        if kind != "SELECT":',
+        '        if kind == "COPY":',
+    ),
+    Mutation(
+        SQL + "test_a_query_cannot_write_or_read_outside",
+        "cli/facts/sql.py",
+        "        if name.lower() not in _TABLE_FUNCTIONS:",
+        "        if name in _TABLE_FUNCTIONS:",
+    ),
+    Mutation(
+        SQL + "test_a_condition_cannot_leave_its_parentheses",
+        "cli/facts/sql.py",
+        '        if depth or least or ";" in signs or not where.strip():',
+        "        if not where.strip():",
+    ),
+    Mutation(
+        SQL + "test_a_file_is_never_written_into_any_store",
+        "checkpoint/enclosing.py",
+        "    place = os.path.realpath(os.path.expanduser(path))",
+        "    place = os.path.expanduser(path)",
+    ),
+    # The guard's places
+    Mutation(
+        PLACES + "test_a_target_that_overlaps_is_refused_and_leaves_nothing",
+        "guard/places.py",
+        '    return inner == outer or inner.startswith(outer.rstrip("/") + "/")',
+        "    return inner == outer",
+    ),
+    Mutation(
+        PLACES + "test_what_cannot_be_saved_makes_no_store",
+        "guard/savepoint.py",
+        "        if not _exists(store, known_as, options):",
+        "        if _exists(store, known_as, options):",
+    ),
+    Mutation(
+        PLACES + "test_a_failure_removes_what_was_built",
+        "guard/placing.py",
+        "        shutil.rmtree(path, ignore_errors=True)\n        for each in made:",
+        "        for each in made:",
+    ),
+    Mutation(
+        PLACES + "test_a_restore_that_still_runs_is_not_cleaned_up",
+        "guard/placing.py",
+        "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "            pass",
+    ),
+    # What is unpacked
+    Mutation(
+        BOUNDS + "test_a_bomb_with_valid_digests_costs_no_memory",
+        "state/bounds.py",
+        "    if packed and sum(sizes) > UNPACKED_BYTES_MAX:",
+        "    if packed and sum(sizes) < 0:",
+    ),
+    Mutation(
+        BOUNDS + "test_a_column_of_fixed_width_unpacks_to_what_its_rows_need",
+        "state/bounds.py",
+        "        if packed and most is not None and size > most:",
+        "        if most is None and size < 0:",
+    ),
+    Mutation(
+        BOUNDS + "test_typed_columns_of_a_journal_are_never_compressed",
+        "journal/body.py",
+        "        refuse_packed(buffer)",
+        "        len(buffer)",
+    ),
+    Mutation(
+        BOMBS + "test_a_stream_of_blocks_is_bounded_before_it_is_unpacked",
+        "guard/blocks.py",
+        "    if total > bytes_max:",
+        "    if total < 0:",
+    ),
+    Mutation(
+        BOMBS + "test_a_snapshot_that_unpacks_to_too_much_is_refused",
+        "guard/logs.py",
+        "            check_members(archive, path)\n",
+        "",
+    ),
+    # One way to end
+    Mutation(
+        VERBS + "test_streams_that_cannot_be_written",
+        "console.py",
+        '        if not write(""):\n            return code\n',
+        "",
+    ),
+    Mutation(
+        VERBS + "test_bad_places_and_options",
+        "console.py",
+        "    if as_json:\n        wrong = InvalidInputError",
+        "    if not as_json:\n        wrong = InvalidInputError",
+    ),
+]
