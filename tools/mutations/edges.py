@@ -15,8 +15,8 @@ MUTATIONS = [
     Mutation(
         SQL + "test_a_query_cannot_write_or_read_outside",
         "cli/facts/sql.py",
-        '        if kind != "SELECT":',
-        '        if kind == "COPY":',
+        '    if kind.endswith("_NODE") and kind not in _NODES:',
+        '    if kind == "NODE":',
     ),
     Mutation(
         SQL + "test_a_query_cannot_write_or_read_outside",

@@ -198,7 +198,7 @@ def command():
 
 def environment(**more):
     known = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "COLUMNS", "LINES"))}
-    path = os.pathsep.join([str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(SOURCE)])
     return {**known, "PYTHONPATH": path, **more}
 
 
