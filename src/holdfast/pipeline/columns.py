@@ -10,15 +10,26 @@ import re
 
 from holdfast.errors import InvalidInputError
 
-_FIELD = re.compile(r"\s*(`[^`]+`|[A-Za-z_][A-Za-z0-9_]*)\s*:?\s+(.+)", re.DOTALL)
+_FIELD = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*)\s*:?\s+(.+)", re.DOTALL)
 RESERVED_PREFIX = "__hf_"
+RESERVED = frozenset({"_weight", "hf_epoch"})
+"""Columns that sinks add to what they publish."""
+
+
+def quoted(name: str) -> str:
+    """A column's name in SQL, whatever it contains."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def split_top(text: str, separator: str = ",") -> list[str]:
-    """Split at separators that are not inside parentheses or angle brackets."""
-    parts, depth, start = [], 0, 0
+    """Split at separators that are not inside parentheses, angle brackets or a quoted name."""
+    parts, depth, start, inside = [], 0, 0, False
     for index, char in enumerate(text):
-        if char in "(<":
+        if char == "`":
+            inside = not inside
+        elif inside:
+            continue
+        elif char in "(<":
             depth += 1
         elif char in ")>":
             depth -= 1
@@ -27,6 +38,9 @@ def split_top(text: str, separator: str = ",") -> list[str]:
             start = index + 1
     parts.append(text[start:])
     return parts
+
+
+_SIZED_TEXT = re.compile(r"(?:^|[\s:<,])((?:var)?char(?:acter)?)\s*\(", re.IGNORECASE)
 
 
 def ddl_columns(schema: str, owner: str) -> list[str]:
@@ -42,21 +56,45 @@ def ddl_columns(schema: str, owner: str) -> list[str]:
                 at=repr(part.strip())[:80],
                 remedy="write it like 'customer string, amount double, at timestamp'",
             )
-        names.append(match.group(1).strip("`"))
-    check_columns(names, owner)
+        sized = _SIZED_TEXT.search(match.group(2))
+        if sized is not None:
+            raise InvalidInputError(
+                "Spark reads no char or varchar",
+                kind="invalid_schema",
+                source=owner,
+                column=match.group(1),
+                at=repr(part.strip())[:80],
+                remedy="declare the column as string",
+            )
+        name = match.group(1)
+        names.append(name[1:-1].replace("``", "`") if name[0] == "`" else name)
+    _check_unique(names, owner)
     return names
 
 
 def check_columns(names: list[str], owner: str) -> None:
-    """Column names are unique and do not use Holdfast's own prefix."""
-    lowered = [name.lower() for name in names]
+    """Column names are unique, and are none that Holdfast uses itself; case makes no difference."""
     for name in names:
-        if name.startswith(RESERVED_PREFIX):
+        if name.lower() in RESERVED:
             raise InvalidInputError(
-                "a column name begins with Holdfast's own prefix",
+                "a column has a name that sinks use for what they add",
                 kind="reserved_column",
                 owner=owner,
                 column=name,
+                remedy='rename it: select("... AS other_name"), or in the schema of the source',
+            )
+    _check_unique(names, owner)
+
+
+def _check_unique(names: list[str], owner: str) -> None:
+    lowered = [name.lower() for name in names]
+    for name in names:
+        if not name or name.lower().startswith(RESERVED_PREFIX):
+            raise InvalidInputError(
+                "a column name is empty or begins with Holdfast's own prefix",
+                kind="reserved_column",
+                owner=owner,
+                column=repr(name),
                 remedy=f"choose a name that does not begin with {RESERVED_PREFIX}",
             )
         if lowered.count(name.lower()) > 1:

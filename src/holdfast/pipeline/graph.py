@@ -152,6 +152,7 @@ class Graph:
                 remedy="give every source, operator and sink a name of its own",
             )
         if isinstance(node, SourceNode):
+            check_columns(list(node.columns or ()), node.name)
             self.sources.append(node)
         elif isinstance(node, OperatorNode):
             self.operators.append(node)

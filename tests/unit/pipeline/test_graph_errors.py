@@ -85,6 +85,49 @@ def test_reserved_and_double_columns_are_refused(pipe, tmp_path) -> None:
     refused("invalid_schema", lambda: hf.sources.Files("in", schema="customer"))
 
 
+@pytest.mark.parametrize("name", ["_weight", "_WEIGHT", "hf_epoch", "HF_Epoch", "__HF_x"])
+def test_names_that_outputs_use_are_refused_wherever_they_are_declared(tmp_path, name) -> None:
+    """In a source, a step, an aggregate or an output of apply, in any case of letters."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp")
+    made = {
+        "source": lambda: pipe.source(
+            "s", hf.sources.Files(str(tmp_path), schema=f"k long, {name} long")
+        )
+    }
+    stream = pipe.source("in", hf.sources.Files(str(tmp_path), schema="k long, x long"))
+    made |= {
+        "select": lambda: stream.select("k", f"x AS {name}"),
+        "with": lambda: stream.with_columns(**{name: "x"}),
+        "agg": lambda: stream.group_by("k").agg(**{name: hf.sum("x")}, name="a"),
+        "rank": lambda: stream.top_k(1, order_by="x", rank=name, name="t"),
+        "apply": lambda: stream.apply(
+            print, key="k", state_schema="n long", output_schema=f"{name} long", name="f"
+        ),
+        "join": lambda: stream.join(stream.select("k", "x AS y"), "k", name="j").select(
+            f"y AS {name}"
+        ),
+    }
+    for declare in made.values():
+        with pytest.raises(InvalidInputError) as caught:
+            declare()
+        assert caught.value.kind == "reserved_column"
+        assert name in str(caught.value)
+
+
+def test_a_weight_may_have_the_name_that_outputs_give_it(tmp_path) -> None:
+    """What one pipeline has published, another one reads."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp")
+    files = hf.sources.Files(str(tmp_path), schema="k long, _weight long", weight="_weight")
+    assert pipe.source("s", files).columns == ["k"]
+
+
+def test_names_of_any_letters_are_read_from_a_schema(tmp_path) -> None:
+    """Quoted names may hold spaces, dots, commas, brackets and quotes."""
+    schema = "`a b` long, `c.d` struct<x:int,y:int>, `e,f(` string, `g``h` decimal(10,2)"
+    files = hf.sources.Files(str(tmp_path), schema=schema)
+    assert files.columns() == ["a b", "c.d", "e,f(", "g`h"]
+
+
 def test_dedupe_of_a_stream_with_retractions_is_refused(pipe, tmp_path) -> None:
     """The first row for good cannot be taken back, so dedupe after an aggregate is refused."""
     totals = orders(pipe, tmp_path).group_by("customer").agg(n=hf.count(), name="totals")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.graph import WEIGHT, Graph, Node, OperatorNode, StepNode, UnionNode
 
 
@@ -55,7 +56,7 @@ def check_same_names(left: Sequence[str], right: Sequence[str], owner: str) -> N
 def select_step(before: Node, columns: Mapping[str, str], *, expressions: bool = False) -> StepNode:
     """Columns under new names: {new name: column}, or {new name: expression}."""
     texts = [
-        f"{source if expressions else f'`{source}`'} AS `{name}`"
+        f"{source if expressions else quoted(source)} AS {quoted(name)}"
         for name, source in columns.items()
     ]
 
