@@ -117,12 +117,16 @@ def count(expression: str | None = None) -> Aggregate:
 
 
 def sum(expression: str) -> Aggregate:  # noqa: A001 - reads as in SQL: hf.sum("amount")
-    """The sum; null for a group without values. Integers that overflow are an error."""
+    """The sum; null for a group without values. More than the type can hold is an error.
+
+    Where rows can be retracted, a sum of doubles is the double nearest to the exact sum of those
+    that are there.
+    """
     return Aggregate("sum", expression)
 
 
 def avg(expression: str) -> Aggregate:
-    """The mean as a double."""
+    """The mean as a double; of decimals, taken of their exact sum."""
     return Aggregate("avg", expression)
 
 

@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import (
     WEIGHT,
@@ -28,10 +29,11 @@ from holdfast.pipeline.graph import (
 )
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.apply import resolve_apply
-from holdfast.pipeline.resolving.common import Resolved, named, spark_schema
+from holdfast.pipeline.resolving.common import Resolved, arrow_schema, named, spark_schema
 from holdfast.pipeline.resolving.join import resolve_join
 from holdfast.pipeline.resolving.sets import resolve_rows
 from holdfast.pipeline.resolving.top import resolve_top
+from holdfast.pipeline.resolving.types import check_carried
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
 from holdfast.pipeline.resolving.window import resolve_window
 
@@ -49,11 +51,35 @@ RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
 
 
 def source_frame(node: SourceNode, df: Any) -> Any:
-    """A source's rows, its weight under Holdfast's own name."""
+    """A source's rows, its weight under Holdfast's own name; a row without one is an error."""
     weight = node.connector.weight
     if weight is None:
         return df
-    return df.withColumn(weight, F.col(weight).cast("long")).withColumnRenamed(weight, WEIGHT)
+    text = (
+        "holdfast.errors.InvalidInputError: a row has no weight. cause=null_weight "
+        f"source={node.name} column={weight}. "
+        "give every row a whole number: 1 adds it, -1 retracts it"
+    )
+    text = text.replace("\\", "\\\\").replace("'", "\\'")
+    name = quoted(weight)
+    given = F.expr(f"CASE WHEN {name} IS NULL THEN raise_error('{text}') ELSE {name} END")
+    return df.withColumn(weight, given.cast("long")).withColumnRenamed(weight, WEIGHT)
+
+
+def _check_weight(node: SourceNode, df: Any) -> None:
+    weight = node.connector.weight
+    if weight is None:
+        return
+    kind = next(f.dataType for f in df.schema.fields if f.name.lower() == weight.lower())
+    if not isinstance(kind, T.IntegralType):
+        raise InvalidInputError(
+            "a weight is a whole number",
+            kind="unsupported_type",
+            source=node.name,
+            column=weight,
+            type=kind.simpleString(),
+            remedy="cast the column to a long where it is written",
+        )
 
 
 def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
@@ -68,13 +94,14 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
             before = [frames[id(n)] for n in node.inputs]
             if isinstance(node, SourceNode):
                 empty = named(node.name, lambda n=node: n.connector.empty(spark))  # type: ignore[misc]
+                _check_weight(node, empty)
                 frames[id(node)] = source_frame(node, empty)
             elif isinstance(node, StepNode):
                 frames[id(node)] = named(node.text, lambda n=node, b=before: _applied(n, b[0]))  # type: ignore[misc]
             elif isinstance(node, UnionNode):
                 frames[id(node)] = named("union", lambda n=node, b=before: union_frame(n, b))  # type: ignore[misc]
             elif isinstance(node, OperatorNode):
-                done = named(node.name, lambda n=node, b=before: RESOLVERS[n.what](n, b))  # type: ignore[misc]
+                done = _resolved(node, before)
                 found[node.name] = done
                 frames[id(node)] = spark.createDataFrame([], spark_schema(done.work.output))
             elif isinstance(node, LateNode):
@@ -87,10 +114,39 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
 
 def _checked(node: SinkNode, frame: Any) -> Any:
     """What goes into a sink, after the sink has looked at the columns and their types."""
+    named(node.name, lambda: check_carried(frame.schema))
     check = getattr(node.connector, "check", None)
     if check is not None:
         named(node.name, lambda: check(node.name, frame.schema))
     return frame
+
+
+def _resolved(node: OperatorNode, before: list[Any]) -> Resolved:
+    """An operator with its types known; what Spark or a trace refuses is refused here."""
+
+    def build() -> Resolved:
+        done = RESOLVERS[node.what](node, before)
+        _ = done.work.traces
+        made = done.prepare(before)
+        arrow_schema(made.schema)
+        if done.condense is not None:
+            _ = done.condense(made).schema
+        return done
+
+    try:
+        found: Resolved = named(node.name, build)
+    except InvalidInputError as error:
+        if error.kind == "invalid_columns":  # of the user's columns alone, none is there twice
+            raise InvalidInputError(
+                "a column has a name that the operator uses for what it keeps",
+                kind="reserved_column",
+                operator=node.name,
+                column=error.facts.get("twice"),
+                remedy='rename it before this step: select("... AS other_name")',
+            ) from error
+        error.facts.setdefault("operator", node.name)
+        raise
+    return found
 
 
 def _late_schema(resolved: Resolved) -> Any:

@@ -16,6 +16,7 @@ from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.operators.aggregate import AggregateWork
+from holdfast.pipeline.operators.exact_folds import ExactSpreadFold, ExactSumFold
 from holdfast.pipeline.operators.fold import (
     Batch,
     CountFold,
@@ -42,34 +43,18 @@ def rows_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
     w = [c[3] for c in changes]
     x = [c[1] for c in changes]
     f = [c[2] for c in changes]
-    finite = [v is not None and math.isfinite(v) for v in f]
     columns = {
         HASH: pa.array(np.array([hash_of(c[0]) for c in changes], np.uint64).view(np.int64)),
         "k": pa.array([c[0] for c in changes], pa.string()),
         "present": pa.array([0 if v is None else s for v, s in zip(x, w, strict=True)], pa.int64()),
-        "signed": pa.array(
-            [None if v is None else v * s for v, s in zip(x, w, strict=True)], pa.int64()
-        ),
         "x": pa.array(x, pa.int64()),
         "h2": pa.array(
             np.array([hash_of(c[0]) | (hash(c[1]) & 3) for c in changes], np.uint64).view(np.int64)
         ),
         "f": pa.array(f, pa.float64()),
-        "fsigned": pa.array(
-            [
-                v * s if ok else (None if v is None else 0.0)
-                for v, s, ok in zip(f, w, finite, strict=True)
-            ],
-            pa.float64(),
-        ),
         "fpresent": pa.array(
             [0 if v is None else s for v, s in zip(f, w, strict=True)], pa.int64()
         ),
-        "nan": pa.array(
-            [s if v is not None and math.isnan(v) else 0 for v, s in zip(f, w, strict=True)]
-        ),
-        "inf": pa.array([s if v == math.inf else 0 for v, s in zip(f, w, strict=True)]),
-        "ninf": pa.array([s if v == -math.inf else 0 for v, s in zip(f, w, strict=True)]),
     }
     if weights:
         columns[WEIGHT] = pa.array(w, pa.int64())
@@ -77,7 +62,8 @@ def rows_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
 
 
 def aggregate(*, changes: bool) -> AggregateWork:
-    sums = ("fsigned", "fpresent", "nan", "inf", "ninf") if changes else ("f", "fpresent")
+    sums = ExactSumFold if changes else SumFold
+    inputs = ("f",) if changes else ("f", "fpresent")
     bag = "t.values" if changes else None
     return AggregateWork(
         "t",
@@ -85,14 +71,14 @@ def aggregate(*, changes: bool) -> AggregateWork:
         (
             CountFold("n", pa.int64()),
             CountFold("nx", pa.int64(), ("present",)),
-            SumFold("s", pa.int64(), ("signed" if changes else "x", "present")),
-            SumFold("fs", pa.float64(), sums, special=changes),
-            SumFold("fa", pa.float64(), sums, special=changes, mean=True),
+            SumFold("s", pa.int64(), ("x", "present"), weighted=changes),
+            sums("fs", pa.float64(), inputs),
+            sums("fa", pa.float64(), inputs, mean=True),
             ExtremeFold("lo", pa.int64(), ("x",), bag=bag),
             ExtremeFold(
                 "hi", pa.float64(), ("f",), largest=True, bag="t.fvalues" if changes else None
             ),
-            SpreadFold("sd", pa.float64(), ("f",)),
+            (ExactSpreadFold if changes else SpreadFold)("sd", pa.float64(), ("f",)),
             DistinctFold("d", pa.int64(), ("x", "h2"), "t.distinct"),
         ),
         changes,

@@ -30,7 +30,7 @@ from holdfast.pipeline.operators.work import HASH, WEIGHT
 TIME = pa.timestamp("us", tz="UTC")
 KEYS = pa.schema([("k", pa.string()), ("window_start", TIME), ("window_end", TIME)])
 N, NX = CountFold("n", pa.int64()), CountFold("nx", pa.int64(), ("there",))
-S = SumFold("s", pa.int64(), ("signed", "there"))
+S = SumFold("s", pa.int64(), ("x", "there"), weighted=True)
 LOW = ExtremeFold("lo", pa.float64(), ("f",))
 HIGH = ExtremeFold("hi", pa.float64(), ("g",), largest=True)
 
@@ -48,7 +48,7 @@ def batch_of(rows: list[tuple]) -> pa.RecordBatch:
             HASH: pa.array(hashes),
             "k": pa.array([r[0] for r in rows], pa.string()),
             AT: pa.array([r[1] for r in rows], pa.int64()),
-            "signed": pa.array([None if r[2] is None else r[2] * r[4] for r in rows], pa.int64()),
+            "x": pa.array([r[2] for r in rows], pa.int64()),
             "there": pa.array([0 if r[2] is None else r[4] for r in rows], pa.int64()),
             "f": pa.array([r[3] for r in rows], pa.float64()),
             "g": pa.array([r[3] for r in rows], pa.float64()),

@@ -35,6 +35,7 @@ from holdfast.pipeline.operators.work import (
     changes_batch,
     group_by_key,
     group_numbers,
+    units_of,
     weights_of,
 )
 from holdfast.state import TraceSchema
@@ -101,7 +102,12 @@ class AggregateWork(WorkBase):
         probe = pa.RecordBatch.from_arrays([hashes, *keys], names=[HASH, *self.keys.names])
         answer = traces[self.name].lookup(probe)
         batch = Batch(
-            rows, groups, group_numbers(groups, rows.num_rows), weights_of(rows), self.changes
+            rows,
+            groups,
+            group_numbers(groups, rows.num_rows),
+            weights_of(rows),
+            self.changes,
+            units_of(rows),
         )
         old = {field.name: answer.values.column(i) for i, field in enumerate(answer.values.schema)}
         new, updates = self._fold(batch, old, answer.found, traces, probe)

@@ -4,10 +4,11 @@ A fold keeps its result column under the user's name and helpers under `_<name>_
 stored trace is the materialised view. `inputs` are columns that the JVM has computed.
 
 Invariants:
-- Rows with negative weights undo exactly what rows with positive weights did.
-- A group whose count of values is zero shows null, whatever rounding has left in its sum.
-- A sum of integers that leaves 64 bits is an error, as in Spark's ANSI mode, never a wrapped
-  number.
+- Rows with negative weights undo exactly what rows with positive weights did. Integers and decimals
+  are multiplied by weights and added without bound, and only what comes out must fit its type;
+  doubles that can be retracted are in `holdfast.pipeline.operators.exact_folds`.
+- A group whose count of values is zero shows null.
+- A sum that its type cannot hold is an error, as in Spark's ANSI mode, never a wrapped number.
 """
 
 from __future__ import annotations
@@ -25,17 +26,27 @@ from holdfast.state.columns import numbers
 from holdfast.state.rows import Groups
 
 SAFE = 2.0**62
+HIGH, LOW = "_hi", "_lo"
+"""Added to the name of an integer that the JVM has summed: its upper and its lower 32 bits."""
+_WIDE_DIGITS = 70
+_LONG = pa.decimal256(19, 0)
+_LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The rows of one partition of an epoch, grouped."""
+    """The rows of one partition of an epoch, grouped.
+
+    weights: how many rows each row stands for. units: by how much values that were summed before
+    are to be multiplied; None: by the weights.
+    """
 
     rows: Any
     groups: Groups
     numbers: np.ndarray
     weights: np.ndarray
     changes: bool
+    units: np.ndarray | None = None
 
     @property
     def count(self) -> int:
@@ -57,6 +68,18 @@ class Batch:
             column = pc.fill_null(column, pa.scalar(fill, column.type))
         array: np.ndarray = column.to_numpy(zero_copy_only=False)
         return array
+
+    def added(self, values: np.ndarray, before: np.ndarray, column: str) -> np.ndarray:
+        """Old counts and those of this batch; more than 64 bits can hold is an error."""
+        sums = self.sum_numbers(values)
+        with np.errstate(over="ignore"):
+            total: np.ndarray = before + sums
+        if largest_sum(values) + largest_sum(before, 1) >= SAFE:
+            # A wrapped sum is wrong by 2**64, far more than a sum of doubles can be.
+            rough = before.astype(np.float64) + self.sum_numbers(values.astype(np.float64))
+            if (np.abs(total.astype(np.float64) - rough) > SAFE).any():
+                raise overflow(column, pa.int64(), "the weights of a group sum to more than a long")
+        return total
 
     def by_group(self, column: Any, how: str, keep: Any = None) -> Any:
         """A pyarrow group aggregate, one value a group, null where a group has none."""
@@ -103,105 +126,149 @@ class CountFold(Fold):
     def fold(self, batch: Batch, old: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
         """Old count and what came."""
         came = batch.weights if not self.inputs else batch.numpy(self.inputs[0])
-        return {self.name: pa.array(self._old(old, self.name, found) + batch.sum_numbers(came))}
+        return {self.name: pa.array(batch.added(came, self._old(old, self.name, found), self.name))}
 
 
 @dataclass(frozen=True)
 class SumFold(Fold):
-    """sum(x): inputs are x times weight, and 1 or 0 times weight for values that are not null.
+    """sum(x) and avg(x): inputs are x, and 1 or 0 times weight for values that are not null.
 
-    With `special`, three more inputs count NaN, infinity and minus infinity, which a sum could
-    not forget again when they are taken back.
+    weighted: x is to be multiplied by the weight of its row. Doubles come unweighted here, and are
+    added as Spark adds them. kept: the type of the sum where it is a decimal and a mean shows.
     """
 
-    special: bool = False
+    weighted: bool = False
     mean: bool = False
-
-    @property
-    def _apart(self) -> bool:
-        """Whether the sum is kept beside what shows, which may be a mean, NaN or infinite."""
-        return self.mean or self.special
+    kept: Any = None
 
     @property
     def helpers(self) -> list[Any]:
-        """Count of values; for a mean also the sum; counts of special values."""
-        names = ["n", *(["sum"] if self._apart else [])]
-        names += ["nan", "inf", "ninf"] if self.special else []
-        return [
-            pa.field(f"_{self.name}_{n}", pa.float64() if n == "sum" else pa.int64()) for n in names
-        ]
+        """Count of values; for a mean also the sum."""
+        count = [pa.field(f"_{self.name}_n", pa.int64())]
+        if not self.mean:
+            return count
+        return [*count, pa.field(f"_{self.name}_sum", self._sum_type)]
+
+    @property
+    def _sum_type(self) -> Any:
+        return self.kept if self.kept is not None else self.type
 
     def fold(self, batch: Batch, old: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
         """Old sum and what came."""
-        kept = f"_{self.name}_sum" if self._apart else self.name
-        n = self._old(old, f"_{self.name}_n", found) + batch.sum_numbers(
-            batch.numpy(self.inputs[1])
-        )
-        after = {f"_{self.name}_n": pa.array(n)}
-        if pa.types.is_decimal(self.type):
-            total = self._decimal(batch, old[kept], found, n)
-            return {**after, self.name: total}
-        came = batch.sum_numbers(batch.numpy(self.inputs[0]))
+        count = f"_{self.name}_n"
+        kept = f"_{self.name}_sum" if self.mean else self.name
+        n = batch.added(batch.numpy(self.inputs[1]), self._old(old, count, found), self.name)
+        after = {count: pa.array(n)}
+        kind = self._sum_type
+        if pa.types.is_decimal(kind):
+            sums = self._decimals(batch, old[kept], found, n)
+            after[kept] = sums
+            if self.mean:
+                shown = as_doubles(sums) / np.where(n == 0, 1, n)
+                after[self.name] = pa.array(shown, mask=n == 0)
+            return after
         before = self._old(old, kept, found)
-        sums = np.where(n == 0, came.dtype.type(0), before + came)
-        if pa.types.is_integer(self.type):
-            self._check_overflow(batch, before, came)
-        shown = sums
-        if self.special:
-            shown, extra = self._specials(batch, old, found, sums)
-            after.update(extra)
-        if self._apart:
-            after[kept] = pa.array(sums)
-        if self.mean:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                shown = shown / n
-        return {**after, self.name: pa.array(shown, mask=n == 0)}
+        if pa.types.is_integer(kind):
+            total = self._integers(batch, before)
+        else:
+            came = batch.sum_numbers(batch.numpy(self.inputs[0]))
+            with np.errstate(invalid="ignore"):  # infinity minus infinity is NaN, as in SQL
+                total = before + came
+        total = np.where(n == 0, total.dtype.type(0), total)
+        if not self.mean:
+            return {**after, self.name: pa.array(total, mask=n == 0)}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            shown = total / n
+        return {**after, kept: pa.array(total), self.name: pa.array(shown, mask=n == 0)}
 
-    def _decimal(self, batch: Batch, old: Any, found: np.ndarray, n: np.ndarray) -> Any:
-        # Wider than any sum of two: the cast back notices what does not fit.
-        wide = pa.decimal256(60, self.type.scale)
-        zero = pa.scalar(Decimal(0), wide)
-        came = pc.fill_null(
-            batch.by_group(batch.rows.column(self.inputs[0]), "sum").cast(wide), zero
+    def _units(self, batch: Batch) -> np.ndarray | None:
+        """By what values are multiplied; None: by one."""
+        if not self.weighted:
+            return None
+        units = batch.weights if batch.units is None else batch.units
+        return None if len(units) and bool((units == 1).all()) else units
+
+    def _integers(self, batch: Batch, before: np.ndarray) -> np.ndarray:
+        """As 64-bit numbers where they surely fit, as decimals of 70 digits where they may not."""
+        name, units = self.inputs[0], self._units(batch)
+        halves = name not in batch.rows.schema.names
+        high = batch.numpy(name + HIGH) if halves else batch.numpy(name)
+        low = batch.numpy(name + LOW) if halves else None
+        reach = largest_sum(high) * (2.0**32 if halves else 1.0)
+        reach += largest_sum(low) if low is not None else 0.0
+        reach *= 1.0 if units is None else largest_sum(units, 1)
+        if reach + largest_sum(before, 1) < SAFE:
+            values = high if low is None else (high << 32) + low
+            plain: np.ndarray = before + batch.sum_numbers(
+                values if units is None else values * units
+            )
+            return plain
+        wide = pa.array(high).cast(_LONG)
+        if low is not None:
+            wide = pc.add(pc.multiply(wide, _decimal(2**32)), pa.array(low).cast(_LONG))
+        total = self._wide(batch, wide, units, pa.array(before).cast(_LONG))
+        outside = pc.or_(
+            pc.less(total, _decimal(_LONG_MIN)), pc.greater(total, _decimal(_LONG_MAX))
         )
-        before = pc.if_else(pa.array(found), pc.fill_null(old.cast(wide), zero), zero)
+        if pc.any(outside).as_py():
+            raise overflow(self.name, self.type, "64-bit integer")
+        narrow: np.ndarray = total.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        return narrow
+
+    def _decimals(self, batch: Batch, old: Any, found: np.ndarray, n: np.ndarray) -> Any:
+        kind = self._sum_type
+        before = pc.if_else(pa.array(found), old, pa.scalar(None, kind))
+        column = batch.rows.column(self.inputs[0])
+        total = self._wide(batch, column, self._units(batch), before)
         try:
-            total = pc.add(before, came).cast(self.type)
+            total = total.cast(kind)
         except pa.ArrowInvalid as error:
-            raise self._overflow(str(error)) from error
-        return pc.if_else(pa.array(n == 0), pa.scalar(None, self.type), total)
+            raise overflow(self.name, kind, str(error)) from error
+        return pc.if_else(pa.array(n == 0), pa.scalar(None, kind), total)
 
-    def _specials(
-        self, batch: Batch, old: dict[str, Any], found: np.ndarray, sums: np.ndarray
-    ) -> tuple[np.ndarray, dict[str, Any]]:
-        counts = {}
-        for index, kind in enumerate(("nan", "inf", "ninf"), start=2):
-            name = f"_{self.name}_{kind}"
-            came = batch.sum_numbers(batch.numpy(self.inputs[index]))
-            counts[name] = self._old(old, name, found) + came
-        nan, inf, ninf = counts.values()
-        shown = np.where(inf > 0, np.inf, np.where(ninf > 0, -np.inf, sums))
-        shown = np.where((nan > 0) | ((inf > 0) & (ninf > 0)), np.nan, shown)
-        return shown, {name: pa.array(count) for name, count in counts.items()}
+    def _wide(self, batch: Batch, values: Any, units: np.ndarray | None, before: Any) -> Any:
+        """The sum of whole numbers or decimals, with 70 digits: no sum of rows has more."""
+        scale = values.type.scale
+        wide = pa.decimal256(_WIDE_DIGITS, scale)
+        values = values.cast(pa.decimal256(max(values.type.precision, scale), scale))
+        if units is not None:
+            values = pc.multiply(values, pa.array(units).cast(_LONG))
+        zero = pa.scalar(Decimal(0), wide)
+        came = pc.fill_null(batch.by_group(values, "sum").cast(wide), zero)
+        total = pc.add(came, pc.fill_null(before.cast(wide), zero))
+        return total.combine_chunks() if isinstance(total, pa.ChunkedArray) else total
 
-    def _check_overflow(self, batch: Batch, before: np.ndarray, came: np.ndarray) -> None:
-        """A wrapped sum is wrong by 2**64, far more than a sum of doubles can be."""
-        values = batch.numpy(self.inputs[0])
-        if largest_sum(values) + largest_sum(before, 1) < SAFE:
-            return
-        rough = batch.sum_numbers(values.astype(np.float64))
-        total = before.astype(np.float64) + rough
-        with np.errstate(over="ignore"):
-            sums = (before + came).astype(np.float64)
-        if (np.abs(sums - total) > 2.0**62).any():
-            raise self._overflow("64-bit integer")
 
-    def _overflow(self, reason: str) -> InvalidInputError:
-        return InvalidInputError(
-            "a sum is too large for its type", kind="sum_overflow", column=self.name,
-            type=str(self.type), reason=reason[:120],
-            remedy="sum a wider type: cast to decimal(38, s)",
-        )  # fmt: skip
+def overflow(column: str, kind: Any, reason: str) -> InvalidInputError:
+    """A sum that its type cannot hold."""
+    return InvalidInputError(
+        "a sum is too large for its type",
+        kind="sum_overflow",
+        cause="sum_overflow",
+        column=column,
+        type=str(kind),
+        reason=reason[:120],
+        remedy="sum a wider type: cast to decimal(38, s); if later rows bring the sum back, let "
+        "one epoch read them together",
+    )
+
+
+def _decimal(number: int) -> Any:
+    return pa.scalar(Decimal(number), pa.decimal256(20, 0))
+
+
+def as_doubles(column: Any) -> np.ndarray:
+    """Decimals of up to 38 digits as doubles, nulls as zero; off by two units in the last place."""
+    filled = pc.fill_null(column, pa.scalar(Decimal(0), column.type))
+    words = np.frombuffer(filled.buffers()[1], np.int64).reshape(-1, 2)
+    words = words[filled.offset : filled.offset + len(filled)]
+    low, high = words[:, 0].copy().view(np.uint64), words[:, 1].copy()
+    negative = high < 0
+    low = np.where(negative, ~low + np.uint64(1), low)
+    high = np.where(negative, ~high + (low == 0), high)
+    value = np.ldexp(high.astype(np.float64), 64) + low.astype(np.float64)
+    plain: np.ndarray = np.where(negative, -value, value) / 10.0**column.type.scale
+    return plain
 
 
 @dataclass(frozen=True)
@@ -272,7 +339,7 @@ def better(left: Any, right: Any, *, largest: bool) -> Any:
 
 @dataclass(frozen=True)
 class SpreadFold(Fold):
-    """stddev(x) and variance(x) by merging and taking apart central moments."""
+    """stddev(x) and variance(x) of rows that are never retracted, by merging central moments."""
 
     root: bool = True
     population: bool = False
@@ -284,19 +351,15 @@ class SpreadFold(Fold):
         return [pa.field(f"_{self.name}_{n}", kind) for n, kind in kinds.items()]
 
     def fold(self, batch: Batch, old: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
-        """Moments after adding what came and taking back what went."""
+        """Moments after adding what came."""
         values = batch.numpy(self.inputs[0], fill=np.nan).astype(np.float64)
         given = ~batch.rows.column(self.inputs[0]).is_null().to_numpy(zero_copy_only=False)
         finite = np.isfinite(values)
         strange = np.where(given & ~finite, batch.weights, 0)
         odd = self._old(old, f"_{self.name}_odd", found) + batch.sum_numbers(strange)
-        state = tuple(self._old(old, f"_{self.name}_{n}", found) for n in ("n", "mean", "m2"))
-        values = np.where(finite, values, 0.0)
-        for sign in (1, -1):
-            weights = np.where(finite & (batch.weights * sign > 0), np.abs(batch.weights), 0)
-            if weights.any():
-                state = _moved(state, _moments(batch, values, weights), sign)
-        n, mean, m2 = state
+        before = tuple(self._old(old, f"_{self.name}_{n}", found) for n in ("n", "mean", "m2"))
+        weights = np.where(finite, batch.weights, 0)
+        n, mean, m2 = _merged(before, _moments(batch, np.where(finite, values, 0.0), weights))
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = m2 / (n if self.population else n - 1)
             shown = np.sqrt(spread) if self.root else spread
@@ -319,21 +382,16 @@ def _moments(batch: Batch, values: np.ndarray, weights: np.ndarray) -> Moments:
     return n, mean, batch.sum_numbers(weights * distance * distance)
 
 
-def _moved(state: Moments, other: Moments, sign: int) -> Moments:
-    """Moments of a group with another one added to it, or taken out of it."""
+def _merged(state: Moments, other: Moments) -> Moments:
+    """Moments of a group with another one added to it."""
     n1, mean1, m1 = state
     n2, mean2, m2 = other
-    n = n1 + sign * n2
+    n = n1 + n2
+    apart = mean2 - mean1
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean = np.where(n > 0, (n1 * mean1 + sign * n2 * mean2) / n, 0.0)
-        if sign > 0:
-            apart = mean2 - mean1
-            spread = m1 + m2 + np.where(n > 0, apart * apart * n1 * n2 / n, 0.0)
-        else:
-            apart = mean2 - mean
-            spread = m1 - m2 - np.where(n1 > 0, apart * apart * n * n2 / n1, 0.0)
-    spread = np.where(n > 1, np.maximum(spread, 0.0), 0.0)
-    return n, mean, spread
+        mean = np.where(n > 0, (n1 * mean1 + n2 * mean2) / n, 0.0)
+        spread = m1 + m2 + np.where(n > 0, apart * apart * n1 * n2 / n, 0.0)
+    return n, mean, np.where(n > 1, np.maximum(spread, 0.0), 0.0)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 A pane is the time between two neighbouring bounds of windows. All rows of a pane are in the same
 windows, so the rows of one key and pane can become one row before it is copied into each of them.
 
+Rows of different weights stay apart, so that values are summed as they are.
+
 Invariants:
 - A fold sees the same sums, counts and extremes as from the single rows; where it must see single
   values (distinct counts, extremes under retraction, spreads) nothing is added up.
@@ -28,7 +30,14 @@ from holdfast.pipeline.operators.fold import (
     best,
     largest_sum,
 )
-from holdfast.pipeline.operators.work import HASH, WEIGHT, group_numbers, weights_of
+from holdfast.pipeline.operators.work import (
+    HASH,
+    TIMES,
+    WEIGHT,
+    group_numbers,
+    units_of,
+    weights_of,
+)
 from holdfast.state.keys import normalise
 from holdfast.state.rows import group_rows
 
@@ -58,14 +67,16 @@ def added_up(
         return rows
     hashes = rows.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64)
     columns = [normalise(rows.column(name)) for name in keys]
-    groups = group_rows(hashes, [pa.array(pane_us), *columns])
+    units = pa.array(units_of(rows))
+    groups = group_rows(hashes, [pa.array(pane_us), units, *columns])
     numbers = group_numbers(groups, rows.num_rows)
     batch = Batch(rows, groups, numbers, weights_of(rows), changes=False)
     first = groups.first()
     picks = pa.array(first)
     done: dict[str, Any] = {HASH: rows.column(HASH).take(picks), at: pa.array(pane_us[first])}
     done |= {name: column.take(picks) for name, column in zip(keys, columns, strict=True)}
-    done[WEIGHT] = pa.array(batch.sum_numbers(batch.weights))
+    done[WEIGHT] = units.take(picks)
+    done[TIMES] = pa.array(groups.ends - groups.starts)
     for fold in folds:
         for name in fold.inputs:
             if isinstance(fold, ExtremeFold):

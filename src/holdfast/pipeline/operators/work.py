@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import InvalidInputError
 from holdfast.state import TraceSchema
 from holdfast.state.keys import normalise
 from holdfast.state.rows import Groups, group_rows
@@ -23,6 +24,8 @@ HASH = "__hf_hash"
 SIDE = "__hf_side"
 WEIGHT = "__hf_weight"
 DELETED = "__hf_deleted"
+TIMES = "__hf_times"
+"""How many rows of one weight the JVM or a pane has made one row of."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +166,30 @@ def group_numbers(groups: Groups, count: int) -> np.ndarray:
 
 
 def weights_of(rows: Any) -> np.ndarray:
-    """The weight of each row; one where the stream only adds."""
+    """How many rows each row stands for; one where the stream only adds."""
+    units = units_of(rows)
+    index = rows.schema.get_field_index(TIMES)
+    if index < 0:
+        return units
+    weights: np.ndarray = units * rows.column(index).to_numpy(zero_copy_only=False)
+    return weights
+
+
+def units_of(rows: Any) -> np.ndarray:
+    """The weight of each row, and of every row that it was made of."""
     index = rows.schema.get_field_index(WEIGHT)
     if index < 0:
         return np.ones(rows.num_rows, np.int64)
-    weights: np.ndarray = rows.column(index).to_numpy(zero_copy_only=False).astype(np.int64)
+    column = rows.column(index)
+    if column.null_count:
+        raise InvalidInputError(
+            "a row has no weight",
+            kind="null_weight",
+            cause="null_weight",
+            rows=column.null_count,
+            remedy="give every row a whole number: 1 adds it, -1 retracts it",
+        )
+    weights: np.ndarray = column.to_numpy(zero_copy_only=False).astype(np.int64)
     return weights
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.apply import APPLY_WEIGHT, ApplyDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.jvm import Selection
@@ -45,7 +45,7 @@ def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         detail.ttl_us, timers,
     )  # fmt: skip
     _ = work.traces
-    texts = [f"{hash_text(keys)} AS {HASH}", *(f"`{name}`" for name in row.names)]
+    texts = [f"{hash_text(keys)} AS {HASH}", *(quoted(name) for name in row.names)]
     if weighted:
         texts.append(WEIGHT)
     elif work.timed:  # beacons of weight zero must be told from rows

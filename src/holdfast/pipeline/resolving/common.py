@@ -12,12 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.pandas.types import to_arrow_type
 
 from holdfast.errors import InvalidInputError
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.operators.work import Work
+from holdfast.pipeline.resolving.types import kept_type, key_type
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
     """Spark's schema as Arrow's; timestamps in UTC."""
     return pa.schema(
         [
-            pa.field(f.name, to_arrow_type(f.dataType, timezone="UTC"))
+            pa.field(f.name, kept_type(f.dataType, f.name))
             for f in struct.fields
             if f.name != without
         ]
@@ -93,16 +93,10 @@ def key_schema(node: OperatorNode, df: Any, names: tuple[str, ...]) -> Any:
                 known=",".join(n for n in df.columns if n != WEIGHT),
                 remedy="correct the name, or add the column before this step",
             )  # fmt: skip
-        if isinstance(kind, (T.MapType, T.VariantType)):
-            raise InvalidInputError(
-                "a column of this type cannot be a key", kind="unsupported_key",
-                operator=node.name, column=name, type=kind.simpleString(),
-                remedy="use its parts as keys",
-            )  # fmt: skip
-    picked = T.StructType([fields[name.lower()] for name in names])
-    return arrow_schema(picked)
+    found = [fields[name.lower()] for name in names]
+    return pa.schema([pa.field(f.name, key_type(f.dataType, f.name)) for f in found])
 
 
 def hash_text(names: Sequence[str]) -> str:
     """The hash of some columns, in SQL."""
-    return "xxhash64(" + ", ".join(f"`{name}`" for name in names) + ")"
+    return "xxhash64(" + ", ".join(quoted(name) for name in names) + ")"

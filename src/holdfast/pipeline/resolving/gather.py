@@ -7,7 +7,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.pandas.types import to_arrow_type
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
@@ -21,16 +20,19 @@ from holdfast.pipeline.operators.gather import (
 )
 from holdfast.pipeline.operators.sketch import SketchFold, lg_k_of, library
 from holdfast.pipeline.resolving.top import check_ordered
+from holdfast.pipeline.resolving.types import hashed, kept_type
 
 GATHERED = frozenset({"percentile", "collect_list", "collect_set", "first", "udaf"})
 
 
-def sketch_fold(name: str, column: str, aggregate: Aggregate) -> tuple[Fold, dict[str, str]]:
+def sketch_fold(
+    name: str, column: str, aggregate: Aggregate, kind: Any
+) -> tuple[Fold, dict[str, str]]:
     """The JVM hashes the values; the sketch never sees them."""
     library()
     x = f"({aggregate.expression})"
     fold = SketchFold(name, pa.int64(), (column,), lg_k=lg_k_of(aggregate.detail.rsd))
-    return fold, {column: f"CASE WHEN {x} IS NOT NULL THEN xxhash64({x}) END"}
+    return fold, {column: f"CASE WHEN {x} IS NOT NULL THEN {hashed(x, kind)} END"}
 
 
 class Gatherer:
@@ -46,7 +48,7 @@ class Gatherer:
         texts = self._texts(aggregate)
         kinds = [f.dataType for f in self._df.selectExpr(*texts).schema.fields]
         self._check(name, aggregate, kinds)
-        arrow = [to_arrow_type(kind, timezone="UTC") for kind in kinds]
+        arrow = [kept_type(kind, name) for kind in kinds]
         fields = pa.schema([(f"_v{n}", kind) for n, kind in enumerate(arrow)])
         skips = aggregate.kind not in ("first", "udaf")
         always = aggregate.kind in ("percentile", "udaf")
@@ -89,15 +91,15 @@ class Gatherer:
         detail = aggregate.detail
         if aggregate.kind == "percentile":
             kind: Any = T.ArrayType(T.DoubleType()) if detail.several else T.DoubleType()
-            result = to_arrow_type(kind, timezone="UTC")
+            result = kept_type(kind, name)
             return PercentileFold(name, result, points=detail.points, several=detail.several)
         if aggregate.kind == "first":
             return FirstFold(name, arrow[0], terms=detail.terms)
         if aggregate.kind == "udaf":
-            result = to_arrow_type(self._type(name, detail.returns), timezone="UTC")
+            result = kept_type(self._type(name, detail.returns), name)
             columns = tuple(column for column, _ in detail.inputs)
             return UserFold(name, result, function=detail.function, columns=columns)
-        listed = to_arrow_type(T.ArrayType(kinds[0]), timezone="UTC")
+        listed = kept_type(T.ArrayType(kinds[0]), name)
         unique = aggregate.kind == "collect_set"
         return CollectFold(name, listed, limit=detail.limit, unique=unique)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.jvm import Selection
@@ -32,7 +33,7 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         more = [f"{number} AS {SIDE}"]
         if weighted:
             more.append(WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
-        parts.append(Selection(*(f"`{name}`" for name in names), *more))
+        parts.append(Selection(*(quoted(name) for name in names), *more))
 
     def sides(inputs: Sequence[Any]) -> Any:
         done = None
@@ -45,6 +46,6 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     row = pa.schema([pa.field(f.name, nullable_type(f.type)) for f in keys])
     more = [SIDE, *([WEIGHT] if weighted else [])]
 
-    select = Selection(f"{hash_text(names)} AS {HASH}", *(f"`{name}`" for name in names), *more)
+    select = Selection(f"{hash_text(names)} AS {HASH}", *(quoted(name) for name in names), *more)
     work = SetWork(node.name, row, node.detail, node.changes)
     return Resolved(node, work, lambda inputs: select(sides(inputs)))

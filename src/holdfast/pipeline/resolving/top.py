@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.terms import Term
 from holdfast.pipeline.declare.top import TopDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
@@ -18,6 +18,7 @@ from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.top import TopWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
+from holdfast.pipeline.resolving.types import has_maps, kept_type
 
 _EVERYTHING = "_all"
 
@@ -31,14 +32,14 @@ def resolve_top(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     names = {name.lower(): name for name in row.names}
     rank = [detail.rank] if detail.rank else []
     check_columns([*row.names, *rank], node.name)
-    texts = [f"`{name}`" for name in row.names]
+    texts = [quoted(name) for name in row.names]
     terms: list[Term] = []
     extra: list[str] = []
     for index, term in enumerate(detail.terms):
         known = names.get(term.column.lower()) if term.plain else None
         if known is None:
             known = f"_order_{index}"
-            extra.append(f"({term.column}) AS `{known}`")
+            extra.append(f"({term.column}) AS {quoted(known)}")
         if all(known != earlier.column for earlier in terms):
             terms.append(replace(term, column=known))
     computed = df.selectExpr(*extra).schema if extra else T.StructType([])
@@ -49,8 +50,11 @@ def resolve_top(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         key_types = key_schema(node, df, keys)
         head = [f"{hash_text(keys)} AS {HASH}"]
     else:  # one list over everything: all rows share one constant key
-        key_types = pa.schema([(_EVERYTHING, pa.bool_())])
-        head = [f"xxhash64(true) AS {HASH}", f"true AS {_EVERYTHING}"]
+        everything = _EVERYTHING
+        while everything in names:
+            everything = f"_{everything}"
+        key_types = pa.schema([(everything, pa.bool_())])
+        head = [f"xxhash64(true) AS {HASH}", f"true AS {everything}"]
     weight = [WEIGHT] if changes else []
     work = TopWork(
         node.name, key_types, row, arrow_schema(computed), tuple(terms), detail.k, detail.rank,
@@ -64,11 +68,8 @@ def resolve_top(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
 def check_ordered(node: OperatorNode, field: Any, *, required: bool) -> None:
     """Spark sorts the same way as Holdfast, or the column is refused."""
     kind = field.dataType
-    collated = isinstance(kind, T.StringType) and not kind.isUTF8BinaryCollation()
-    bad = isinstance(kind, T.VariantType) or collated
-    if required:
-        bad = bad or isinstance(kind, T.MapType)
-    if bad:
+    kept_type(kind, field.name)
+    if required and has_maps(kind):
         raise InvalidInputError(
             "rows cannot be ordered by a column of this type", kind="unsupported_type",
             operator=node.name, column=field.name, type=kind.simpleString(),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.graph import WEIGHT, DedupeBound, OperatorNode
 from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
@@ -22,7 +23,7 @@ def resolve_distinct(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     row = key_schema(node, df, names)
     weight = [WEIGHT] if node.changes else []
 
-    select = Selection(f"{hash_text(names)} AS {HASH}", *(f"`{n}`" for n in names), *weight)
+    select = Selection(f"{hash_text(names)} AS {HASH}", *(quoted(n) for n in names), *weight)
     work = DistinctWork(node.name, row, node.changes)
     return Resolved(node, work, lambda inputs: select(inputs[0]))
 
@@ -39,6 +40,6 @@ def resolve_dedupe(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
             "the event time must be a timestamp", kind="invalid_time_column",
             operator=node.name, column=time, type=str(row.field(time).type),
         )  # fmt: skip
-    select = Selection(f"{hash_text(node.keys)} AS {HASH}", *(f"`{n}`" for n in df.columns))
+    select = Selection(f"{hash_text(node.keys)} AS {HASH}", *(quoted(n) for n in df.columns))
     work = DedupeWork(node.name, keys, row, time, bound.within_us if bound else 0)
     return Resolved(node, work, lambda inputs: select(inputs[0]))

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidInputError, invariant
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.windows import WindowDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.jvm import Selection
@@ -52,7 +53,7 @@ def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     micros = f"unix_micros(cast(cast({detail.window.time} AS {kind}) AS timestamp))"
     wanted += [f"{micros} AS {AT}", WEIGHT if changes else f"1L AS {WEIGHT}"]
     if detail.late_asked:
-        wanted.append(f"struct({', '.join(f'`{name}`' for name in names)}) AS {ROW}")
+        wanted.append(f"struct({', '.join(quoted(name) for name in names)}) AS {ROW}")
     if session and not node.keys:
         wanted.append(f"cast(0 AS tinyint) AS {ALL}")
 
