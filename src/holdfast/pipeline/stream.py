@@ -184,8 +184,8 @@ class Stream:
     ) -> Stream:
         """The first row of each key; with `time` and `within`, keys are forgotten after a while.
 
-        Rows whose time lies more than `within` behind the newest seen are late: whether they are
-        duplicates can no longer be known, so they are dropped and counted.
+        Rows whose time lies more than `within` behind the watermark are late: whether they are
+        duplicates can no longer be known, so they are dropped, counted, and given by `.late`.
         """
         if not keys:
             raise InvalidInputError("dedupe needs a key", kind="no_keys", operator=name)

@@ -46,8 +46,8 @@ def interval_pipeline(home: Path, spark, partitions: int, hows=HOWS) -> hf.Pipel
             *(() if how in ("semi", "anti") else ("unix_micros(bt) AS bt", "y")),
         )  # fmt: skip
         pipe.sink(f"{how}-out", shown, hf.sinks.Parquet(str(home / "out" / how)))
-        if how == "full":
-            pipe.sink("late-out", stream.late, hf.sinks.Parquet(str(home / "out" / "late")))
+        late = hf.sinks.Parquet(str(home / "out" / f"late-{how}"))
+        pipe.sink(f"late-{how}", stream.late, late)
     return pipe
 
 
@@ -59,7 +59,7 @@ class Model:
         self.live = (Counter(), Counter())
         self.newest: list[int | None] = [None, None]
         self.mark: int | None = None
-        self.late: list[tuple[int, bool]] = []
+        self.late: list[tuple] = []
 
     def epoch(self, now: int) -> tuple[list[tuple], list[tuple]]:
         """Changes of both sides around a time, some of them too late, some taking rows back."""
@@ -87,7 +87,7 @@ class Model:
             row = (rng.choice([None, 1, 2, 3]), time, rng.choice([None, 0, 1]))
             weight = rng.choice([1, 1, 2])
         if self.mark is not None and row[1] is not None and row[1] < self.mark:
-            self.late.append((number, row[0] is not None))
+            self.late.append((("left", "right")[number], *row, weight))
         else:
             live[row] += weight
             if not live[row]:
@@ -117,12 +117,6 @@ class Model:
         return found
 
 
-def counted(late: list[tuple[int, bool]], hows) -> int:
-    """What the joins count as late: a side that never shows alone sends no row without a key."""
-    alone = {"left": (0,), "anti": (0,), "right": (1,), "full": (0, 1)}
-    return sum(keyed or side in alone.get(how, ()) for how in hows for side, keyed in late)
-
-
 def write_epoch(home: Path, number: int, sides) -> None:
     for side, value, rows in zip("ab", "xy", sides, strict=True):
         names = ["k", f"{side}t", value, "w"]
@@ -147,19 +141,30 @@ def test_interval_joins_equal_the_batch_answer_on_time(spark, tmp_path, seed, ho
                 with crash_at(model.rng.choice(CRASHES)):
                     pipe.run()
             else:
-                assert pipe.run().late == counted(model.late[told:], hows)
+                assert pipe.run().late == len(hows) * len(model.late[told:])
         except SimulatedCrash:
             interval_pipeline(tmp_path, spark, 2, hows).run(takeover=True)
         for how, answer in model.answers(spark, hows).items():
             assert published(tmp_path / "out" / how) == answer, (how, number, seed)
     assert model.late
-    rows = [
-        row
-        for file in (tmp_path / "out" / "late").glob("hf_epoch=*/*.parquet")
-        for row in pq.ParquetFile(file).read().to_pylist()
-    ]
-    assert len(rows) == len(model.late)
-    assert {row["_side"] for row in rows} <= {"left", "right"}
+    for how in hows:
+        assert late_rows(tmp_path / "out" / f"late-{how}") == Counter(model.late), how
+
+
+def late_rows(path: Path) -> Counter:
+    """Late rows of both sides: side, key, time, value and weight."""
+    found = []
+    for file in path.glob("hf_epoch=*/*.parquet"):
+        table = pq.ParquetFile(file).read()
+        for name in ("at", "bt"):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, table.column(name).cast(pa.int64()))
+        for row in table.to_pylist():
+            time, value = (("at", "x"), ("bt", "y"))[row["_side"] == "right"]
+            others = [row[n] for n in ("at", "x", "bt", "y") if n not in (time, value)]
+            assert others == [None, None]
+            found.append((row["_side"], row["k"], row[time], row[value], row["_weight"]))
+    return Counter(found)
 
 
 def jobs(spark) -> int:

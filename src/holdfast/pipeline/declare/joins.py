@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.columns import check_columns
+from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.sets import add_compared, select_step
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
@@ -46,15 +46,19 @@ def interval(
     return Interval(left_time, right_time, duration_us(before), duration_us(after))
 
 
-@dataclass(frozen=True)
+@dataclass
 class JoinSpec:
-    """What a join is. `apart`: keys of both sides are kept, each as it was, for further steps."""
+    """What a join is. `apart`: keys of both sides are kept, each as it was, for further steps.
+
+    `late_asked`: a sink wants the late rows, so that all of them, and all of their columns, travel.
+    """
 
     on: tuple[tuple[str, str], ...]
     how: str
     suffix: str | None = None
     within: Interval | None = None
     apart: bool = False
+    late_asked: bool = False
 
 
 @dataclass(frozen=True)
@@ -239,8 +243,8 @@ def _shown(
         key = column.source.lower()
         if column.side is None:
             found = [side[key] for side in by_lower if key in side]
-            texts[column.name] = f"coalesce({', '.join(f'`{name}`' for name in found)})"
+            texts[column.name] = f"coalesce({', '.join(quoted(name) for name in found)})"
             continue
         name = by_lower[0 if column.side == "left" else 1].get(key)
-        texts[column.name] = "NULL" if name is None else f"`{name}`"
+        texts[column.name] = "NULL" if name is None else quoted(name)
     return select_step(before, texts, expressions=True)

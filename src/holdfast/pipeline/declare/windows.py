@@ -9,8 +9,10 @@ from typing import Literal
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
+from holdfast.pipeline.declare.joins import JoinSpec
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
+    DedupeBound,
     LateNode,
     Node,
     OperatorNode,
@@ -98,10 +100,17 @@ def late_node(node: Node) -> LateNode:
         node.detail.late_asked = True
         before = node.befores[0]
         return LateNode(columns=before.columns, changes=before.changes, operator=node)
-    if isinstance(node, OperatorNode) and getattr(node.detail, "within", None) is not None:
+    if isinstance(node, OperatorNode) and isinstance(node.detail, JoinSpec) and node.detail.within:
+        node.detail.late_asked = True
         return LateNode(columns=None, changes=True, operator=node)
+    bounded = isinstance(node, OperatorNode) and (
+        isinstance(node.detail, DedupeBound) or getattr(node.detail, "ttl_us", None) is not None
+    )
+    if isinstance(node, OperatorNode) and bounded:
+        before = node.befores[0]
+        return LateNode(columns=before.columns, changes=before.changes, operator=node)
     raise InvalidInputError(
-        "only windows and interval joins have late rows", kind="no_late_rows",
-        operator=getattr(node, "name", type(node).__name__),
+        "only windows, interval joins, dedupe within a time and apply with a TTL have late rows",
+        kind="no_late_rows", operator=getattr(node, "name", type(node).__name__),
         remedy="ask the stream that an operator with event time returned",
     )  # fmt: skip

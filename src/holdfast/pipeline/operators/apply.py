@@ -76,6 +76,8 @@ class _Asked:
     due: np.ndarray
     rows: Any
     numbers: np.ndarray
+    armed: np.ndarray
+    """Keys without state that still have a timer: of a life that the TTL has ended."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class ApplyWork(WorkBase):
     @property
     def late(self) -> Any:
         """Rows from before what is remembered."""
-        return self.row if self.ttl_us is not None else None
+        if self.ttl_us is None:
+            return None
+        return self.row.append(pa.field(WEIGHT, pa.int64())) if self.weighted else self.row
 
     @property
     def shown(self) -> list[str]:
@@ -181,7 +185,9 @@ class ApplyWork(WorkBase):
         if not pc.any(old).as_py():
             return rows, None
         late = rows.filter(old)
-        late = pa.RecordBatch.from_arrays([late.column(n) for n in self.row.names], schema=self.row)
+        late = pa.RecordBatch.from_arrays(
+            [late.column(field.name) for field in self.late], schema=self.late
+        )
         return rows.filter(pc.invert(old)), late
 
     def _ask(
@@ -226,9 +232,24 @@ class ApplyWork(WorkBase):
         keep = pa.array(stays)
         table, order = self._table(rows, mine)
         return _Asked(
-            keys.filter(keep), found[stays], state.filter(keep), (is_due & found)[stays], table,
+            keys.filter(keep),
+            found[stays],
+            state.filter(keep),
+            (is_due & found)[stays],
+            table,
             mine[order],
-        ), stale  # fmt: skip
+            self._armed(keys, found, traces)[stays],
+        ), stale
+
+    def _armed(self, keys: Any, found: np.ndarray, traces: Mapping[str, Any]) -> np.ndarray:
+        """Keys that the TTL has forgotten and whose timer is still there."""
+        armed = np.zeros(keys.num_rows, np.bool_)
+        lost = np.flatnonzero(~found)
+        if self.timers is None or self.ttl_us is None or not len(lost):
+            return armed
+        answer = traces[f"{self.name}.timers"].lookup(keys.take(pa.array(lost)))
+        armed[lost[answer.found]] = True
+        return armed
 
     def _remembered(self, answer: Any, context: EpochContext) -> np.ndarray:
         """Which keys have state; the bound of the trace is that of the epoch before."""
@@ -314,7 +335,7 @@ class ApplyWork(WorkBase):
         updates[self.name] = update.filter(pa.array(differs))
         if wake is not None:
             before = asked.state.column(self.timers).cast(_STAMP)
-            moved = pa.array(~rows_equal([before], [wake]))
+            moved = pa.array(~rows_equal([before], [wake]) | asked.armed)
             timers = _timers(asked.keys.filter(moved), wake.filter(moved))
             gone = _timers(stale, pa.nulls(stale.num_rows, _STAMP))
             updates[f"{self.name}.timers"] = pa.Table.from_batches([timers, gone])

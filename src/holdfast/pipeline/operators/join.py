@@ -20,7 +20,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.operators.pairs import Entries, Ranges, Reach, by_group, by_time
+from holdfast.pipeline.operators.pairs import (
+    Entries,
+    Ranges,
+    Reach,
+    by_group,
+    by_time,
+    multiplied,
+)
 from holdfast.pipeline.operators.work import (
     HASH,
     SIDE,
@@ -74,6 +81,9 @@ class JoinSide:
     time: int | None = None
     keep_us: int = 0
     reach: Reach | None = None
+    late_slots: tuple[str, ...] = ()
+    late_types: tuple[Any, ...] = ()
+    """Columns that are sent for late rows alone, and not kept."""
 
     @property
     def schema(self) -> TraceSchema:
@@ -134,11 +144,14 @@ class JoinWork(WorkBase):
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """The difference that the rows of both sides make."""
         rows = retyped(rows, self._types)
-        counters = {"late": 0} if self.late_columns else {}
+        timed = self.sides[LEFT].time is not None
+        counters = {"late": 0} if timed else {}
         late = None
-        if self.late_columns and context.watermark_us is not None and rows.num_rows:
-            rows, late = self._on_time(rows, context.watermark_us)
-            counters["late"] = late.num_rows if late is not None else 0
+        if timed and context.watermark_us is not None and rows.num_rows:
+            rows, gone = self._on_time(rows, context.watermark_us)
+            if gone is not None:
+                counters["late"] = gone.num_rows
+                late = self._late(gone) if self.late_columns else None
         if not rows.num_rows:
             return Result(empty_batch(self.output), {}, counters, late)
         usable = self._usable(rows)
@@ -159,6 +172,7 @@ class JoinWork(WorkBase):
         types = dict(zip(self.key_names, self.sides[LEFT].keys.types, strict=True))
         for side in self.sides:
             types |= dict(zip(side.slots, side.values.types, strict=True))
+            types |= dict(zip(side.late_slots, side.late_types, strict=True))
         return types
 
     def _on_time(self, rows: Any, watermark_us: int) -> tuple[Any, Any]:
@@ -173,7 +187,11 @@ class JoinWork(WorkBase):
             late |= old.to_numpy(zero_copy_only=False) & (numbers == number)
         if not late.any():
             return rows, None
-        gone, blocks = rows.filter(pa.array(late)), []
+        return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
+
+    def _late(self, gone: Any) -> Any:
+        """Late rows of both sides as they came."""
+        blocks = []
         numbers = gone.column(SIDE).to_numpy(zero_copy_only=False)
         for number, name in enumerate(_NAMES):
             mine = gone.filter(pa.array(numbers == number))
@@ -181,8 +199,7 @@ class JoinWork(WorkBase):
             which = pa.array([name], pa.string()).take(pa.array(np.zeros(mine.num_rows, np.int64)))
             blocks.append([*columns, which, pa.array(weights_of(mine))])
         joined = [pa.concat_arrays(pieces) for pieces in zip(*blocks, strict=True)]
-        batch = pa.RecordBatch.from_arrays(joined, schema=self.late)
-        return rows.filter(pa.array(~late)), batch
+        return pa.RecordBatch.from_arrays(joined, schema=self.late)
 
     def _usable(self, rows: Any) -> np.ndarray:
         """Rows that can meet others: their keys, and their times where they count, are given."""
@@ -219,7 +236,8 @@ class JoinWork(WorkBase):
     def _raw(self, rows: Any, number: int, columns: Sequence[OutColumn]) -> list[Any]:
         """Shuffled rows of one side as columns of the result, with nulls for the other side."""
         keys = [normalise(rows.column(name)) for name in self.key_names]
-        values = [normalise(rows.column(name)) for name in self.sides[number].slots]
+        side = self.sides[number]
+        values = [normalise(rows.column(name)) for name in (*side.slots, *side.late_slots)]
         sides = [values, None] if number == LEFT else [None, values]
         return shaped(columns, keys, sides, rows.num_rows)
 
@@ -372,7 +390,7 @@ class _Epoch:
             more, partner = self._ranges(LEFT, left.take(still), right.take(moved)).pairs()
             mine = np.concatenate([mine, still[more]])
             yours = np.concatenate([yours, moved[partner]])
-        weights = left.delta[mine] * right.new[yours] + left.old[mine] * right.delta[yours]
+        weights = multiplied(left, right, mine, yours)
         if not weights.all():
             kept = np.flatnonzero(weights)
             mine, yours, weights = mine[kept], yours[kept], weights[kept]

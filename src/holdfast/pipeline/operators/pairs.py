@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from holdfast.errors import InvalidInputError
 from holdfast.state.rows import group_rows, number_order
 
 
@@ -64,6 +65,28 @@ class Entries:
         kept = np.flatnonzero((old != 0) | (delta != 0))
         whole = self.take(groups.first()[kept])
         return Entries(whole.group, whole.values, old[kept], delta[kept])
+
+
+def multiplied(left: Entries, right: Entries, mine: np.ndarray, yours: np.ndarray) -> np.ndarray:
+    """How often each pair comes or goes; more often than a long can say is an error."""
+    a, b = left.delta[mine], right.new[yours]
+    c, d = left.old[mine], right.delta[yours]
+    weights: np.ndarray = a * b + c * d
+    reach = _largest(a) * _largest(b) + _largest(c) * _largest(d)
+    if reach >= 2.0**62:
+        rough = a.astype(np.float64) * b + c.astype(np.float64) * d
+        if (np.abs(weights.astype(np.float64) - rough) > 2.0**62).any():
+            raise InvalidInputError(
+                "a pair of rows is there more often than a long can say",
+                kind="weight_overflow",
+                cause="weight_overflow",
+                remedy="weights of both sides are multiplied: use smaller ones",
+            )
+    return weights
+
+
+def _largest(values: np.ndarray) -> float:
+    return float(np.abs(values.astype(np.float64)).max()) if len(values) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

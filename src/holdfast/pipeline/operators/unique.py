@@ -90,6 +90,11 @@ class DedupeWork(WorkBase):
         return {self.name: watermark_us - self.within_us} if self.time is not None else {}
 
     @property
+    def late(self) -> Any:
+        """Rows of which nobody can tell any more whether they are duplicates."""
+        return self.row if self.time is not None else None
+
+    @property
     def output(self) -> Any:
         """The rows as they came."""
         return self.row
@@ -104,13 +109,14 @@ class DedupeWork(WorkBase):
 
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
         """Rows of keys that are not known yet; of several at once, the earliest."""
-        counters = {"late": 0}
+        counters, late = {"late": 0}, None
         if self.time is not None and rows.num_rows:
             mark = context.watermark_us
             bound = None if mark is None else mark - self.within_us
-            rows, counters["late"] = self._on_time(rows, bound)
+            rows, late = self._on_time(rows, bound)
+            counters["late"] = 0 if late is None else late.num_rows
         if not rows.num_rows:
-            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters)
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
         groups, columns = group_by_key(rows, self.keys.names)
         first = pa.array(groups.first())
         probe = pa.RecordBatch.from_arrays(
@@ -118,7 +124,7 @@ class DedupeWork(WorkBase):
             names=[HASH, *self.keys.names],
         )
         answer = traces[self.name].lookup(probe)
-        fresh = pa.array(~answer.found)
+        fresh = pa.array(~self._remembered(answer, context))
         chosen = rows.take(first).filter(fresh)
         if self.time is None:
             value = pa.array(np.full(chosen.num_rows, context.epoch, np.int64))
@@ -128,18 +134,35 @@ class DedupeWork(WorkBase):
         out = pa.RecordBatch.from_arrays(
             [chosen.column(field.name).cast(field.type) for field in self.row], schema=self.row
         )
-        counters |= {"keys": len(groups.starts), "keys_new": chosen.num_rows}
-        return Result(out, {self.name: update}, counters)
+        counters |= {
+            "keys": len(groups.starts),
+            "keys_new": chosen.num_rows,
+            "duplicates": rows.num_rows - chosen.num_rows,
+        }
+        return Result(out, {self.name: update}, counters, late)
 
-    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, int]:
-        """Rows in order of time, without the late ones; nulls are never late and come last."""
-        times = rows.column(self.time).cast(pa.int64())
+    def _remembered(self, answer: Any, context: EpochContext) -> np.ndarray:
+        """Which keys are known; the bound of the trace is that of the epoch before."""
+        found: np.ndarray = answer.found
+        if self.time is None or context.watermark_us is None:
+            return found
+        times = answer.values.column(0).cast(pa.int64())
+        bound = context.watermark_us - self.within_us
+        old = pc.fill_null(pc.less(times, bound), False)  # noqa: FBT003
+        remembered: np.ndarray = found & ~old.to_numpy(zero_copy_only=False)
+        return remembered
+
+    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, Any]:
+        """Rows in order of time, and the late ones; nulls are never late and come last."""
+        times, late = rows.column(self.time).cast(pa.int64()), None
         if bound_us is not None:
-            late = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
-            count = pc.sum(late).as_py() or 0
-            if count:
-                rows, times = rows.filter(pc.invert(late)), times.filter(pc.invert(late))
-        else:
-            count = 0
+            old = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
+            if pc.any(old).as_py():
+                gone = rows.filter(old)
+                late = pa.RecordBatch.from_arrays(
+                    [gone.column(field.name).cast(field.type) for field in self.row],
+                    schema=self.row,
+                )
+                rows, times = rows.filter(pc.invert(old)), times.filter(pc.invert(old))
         order = pc.array_sort_indices(times, null_placement="at_end")
-        return rows.take(order), count
+        return rows.take(order), late

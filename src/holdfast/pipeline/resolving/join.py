@@ -13,18 +13,20 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.pandas.types import to_arrow_type
 
 from holdfast.errors import InvalidInputError
+from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.joins import JoinSpec, join_columns
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.jvm import Selection
-from holdfast.pipeline.operators.join import LEFT, RIGHT, JoinSide, JoinWork, OutColumn
+from holdfast.pipeline.operators.join import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.pipeline.operators.pairs import Reach
 from holdfast.pipeline.operators.work import HASH, SIDE
 from holdfast.pipeline.resolving.common import Resolved, key_schema, nullable_type
+from holdfast.pipeline.resolving.types import has_maps, kept_type
 
 _SIDES = ("left", "right")
+_DIGITS_MAX = 38
 
 
 @dataclass
@@ -36,6 +38,8 @@ class _Input:
     key_names: list[str] = field(default_factory=list)
     values: list[str] = field(default_factory=list)
     slots: list[str] = field(default_factory=list)
+    extra: list[str] = field(default_factory=list)
+    """Columns that only late rows show."""
 
     def carried(self, name: str) -> int | None:
         """The key that stands for a column, if one does."""
@@ -73,16 +77,30 @@ def _common(node: OperatorNode, df: Any, left: str, right: str, kinds: list[Any]
     if kinds[0] == kinds[1]:
         return kinds[0]
     nested = (T.StructType, T.ArrayType)
+    if all(isinstance(kind, T.DecimalType) for kind in kinds):
+        whole, scale = (
+            max(values)
+            for values in zip(*((k.precision - k.scale, k.scale) for k in kinds), strict=True)
+        )
+        if whole + scale > _DIGITS_MAX:
+            raise _incomparable(node, left, right, kinds)
     texts = [isinstance(kind, T.StringType) for kind in kinds]
     if texts[0] != texts[1] or any(isinstance(kind, nested) for kind in kinds):
-        raise InvalidInputError(
-            "the keys of a join have types that cannot be compared safely",
-            kind="join_key_types", operator=node.name, left=f"{left} {kinds[0].simpleString()}",
-            right=f"{right} {kinds[1].simpleString()}", remedy="cast one of them before the join",
-        )  # fmt: skip
+        raise _incomparable(node, left, right, kinds)
     names = [f"cast(NULL AS {kind.simpleString()})" for kind in kinds]
     found = df.sparkSession.range(0).selectExpr(f"coalesce({', '.join(names)}) AS x")
     return found.schema.fields[0].dataType
+
+
+def _incomparable(node: OperatorNode, left: str, right: str, kinds: list[Any]) -> InvalidInputError:
+    return InvalidInputError(
+        "the keys of a join have types that cannot be compared safely",
+        kind="join_key_types",
+        operator=node.name,
+        left=f"{left} {kinds[0].simpleString()}",
+        right=f"{right} {kinds[1].simpleString()}",
+        remedy="cast one of them before the join",
+    )
 
 
 def _layout(
@@ -101,14 +119,18 @@ def _layout(
             side.key_names.append(own.name if whole else _hidden(index, side.fields))
         wanted = [f.name for f in side.fields.values() if side.carried(f.name) is None]
         if number == RIGHT and spec.how in ("semi", "anti"):
+            whole_row = wanted
             wanted = [name for name in wanted if time is not None and name.lower() == time.lower()]
+            if spec.late_asked:
+                side.extra = [name for name in whole_row if name not in wanted]
         if time is not None:
             _check_time(node, side.fields[time.lower()])
         side.values = wanted
         free = list(range(len(slot_types)))
-        for name in wanted:
+        for name in [*wanted, *side.extra]:
             kind = side.fields[name.lower()].dataType
-            same = [slot for slot in free if _arrow(slot_types[slot]) == _arrow(kind)]
+            sent = _arrow(kind, name)
+            same = [slot for slot in free if _arrow(slot_types[slot], name) == sent]
             found = same[0] if same else None
             if found is None:
                 slot_types.append(kind)
@@ -134,8 +156,8 @@ def _check_time(node: OperatorNode, column: Any) -> None:
         )  # fmt: skip
 
 
-def _arrow(kind: Any) -> Any:
-    return nullable_type(to_arrow_type(kind, timezone="UTC"))
+def _arrow(kind: Any, column: str) -> Any:
+    return nullable_type(kept_type(kind, column))
 
 
 def _work(node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]) -> JoinWork:
@@ -159,16 +181,17 @@ def _work(node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[
             if shows[1 - number] is not None:  # rows of the other side are counted with it
                 keep_us = ahead + behind
         counts = (trace if slim else f"{trace}-keys") if counted else None
-        keys = [(n, _arrow(t)) for n, t in zip(side.key_names, types, strict=True)]
-        values = [(n, _arrow(side.fields[n.lower()].dataType)) for n in side.values]
+        keys = [(n, _arrow(t, n)) for n, t in zip(side.key_names, types, strict=True)]
+        values = [(n, _arrow(side.fields[n.lower()].dataType, n)) for n in side.values]
         sides.append(
             JoinSide(
-                trace=trace, slots=tuple(side.slots), keys=pa.schema(keys),
+                trace=trace, slots=tuple(side.slots[: len(side.values)]), keys=pa.schema(keys),
                 values=pa.schema(values), shows=shows[number], counts=counts, time=time,
-                keep_us=keep_us, reach=reach,
+                keep_us=keep_us, reach=reach, late_slots=tuple(side.slots[len(side.values) :]),
+                late_types=tuple(_arrow(side.fields[n.lower()].dataType, n) for n in side.extra),
             )
         )  # fmt: skip
-    late = _late(node, spec, inputs, types) if within is not None else ()
+    late = _late(node, spec, inputs, types) if spec.late_asked else ()
     return JoinWork(
         node.name, tuple(f"__hf_k{n}" for n in range(len(types))), (sides[0], sides[1]),
         _columns(node, spec, inputs, types), pairs=how not in ("semi", "anti"),
@@ -184,16 +207,17 @@ def _columns(
     for column in join_columns(names[LEFT], names[RIGHT], spec, node.name):
         if column.side is None:
             key = [a.lower() for a, _ in spec.on].index(column.source.lower())
-            found.append(OutColumn(column.name, _arrow(types[key]), None, key=key))
+            found.append(OutColumn(column.name, _arrow(types[key], column.name), None, key=key))
             continue
         number = _SIDES.index(column.side)
         side = inputs[number]
         own = side.fields[column.source.lower()]
         carried = side.carried(own.name)
-        value = side.values.index(own.name) if own.name in side.values else None
+        sent = [*side.values, *side.extra]
+        value = sent.index(own.name) if own.name in sent else None
         if carried is None and value is None:
             continue
-        found.append(OutColumn(column.name, _arrow(own.dataType), number, carried, value))
+        found.append(OutColumn(column.name, _arrow(own.dataType, own.name), number, carried, value))
     return tuple(found)
 
 
@@ -202,7 +226,16 @@ def _late(
 ) -> tuple[OutColumn, ...]:
     """Late rows show all that was sent of both sides, whatever the join shows."""
     whole = JoinSpec(spec.on, "full", spec.suffix or "_right", spec.within)
-    return _columns(node, whole, inputs, types)
+    found = _columns(node, whole, inputs, types)
+    if any(column.name.lower() == LATE_SIDE for column in found):
+        raise InvalidInputError(
+            "a column has the name that late rows use for their side",
+            kind="reserved_column",
+            operator=node.name,
+            column=LATE_SIDE,
+            remedy="rename it before the join",
+        )
+    return found
 
 
 class _Prepare:
@@ -215,26 +248,27 @@ class _Prepare:
         self._texts, self._where = [], []
         for number, side in enumerate(inputs):
             keys = [
-                f"`{name}`" if side.fields[name.lower()].dataType == kind
-                else f"cast(`{name}` AS {kind.simpleString()})"
+                quoted(name) if side.fields[name.lower()].dataType == kind
+                else f"cast({quoted(name)} AS {_ddl(kind)})"
                 for name, kind in zip(side.on, types, strict=True)
             ]  # fmt: skip
-            given = [f"`{name}` IS NOT NULL" for name in side.on]
+            timed = spec.within is not None
+            # A row without a key meets nothing, but with a time it may be late, and counts as such.
+            given = [] if timed else [f"{quoted(name)} IS NOT NULL" for name in side.on]
             if spec.within is not None:
-                given.append(
-                    f"`{(spec.within.left_time, spec.within.right_time)[number]}` IS NOT NULL"
-                )
+                time = (spec.within.left_time, spec.within.right_time)[number]
+                given.append(f"{quoted(time)} IS NOT NULL")
             shown = work.sides[number].shows is False
             hashed = f"xxhash64({', '.join(keys)})"
-            if shown:  # rows without a key meet nothing: they may go anywhere
+            if shown or timed:  # rows without a key meet nothing: they may go anywhere
                 anywhere = ", ".join(_hashable(side)) or "1"
-                missing = " OR ".join(f"`{name}` IS NULL" for name in side.on)
+                missing = " OR ".join(f"{quoted(name)} IS NULL" for name in side.on)
                 hashed = f"CASE WHEN {missing} THEN xxhash64({anywhere}) ELSE {hashed} END"
-            placed = dict(zip(side.slots, side.values, strict=True))
+            placed = dict(zip(side.slots, [*side.values, *side.extra], strict=True))
             texts = [f"{hashed} AS {HASH}", f"{number} AS {SIDE}"]
             texts += [f"{key} AS __hf_k{n}" for n, key in enumerate(keys)]
             texts += [
-                f"`{placed[f'__hf_c{n}']}` AS __hf_c{n}" if f"__hf_c{n}" in placed
+                f"{quoted(placed[f'__hf_c{n}'])} AS __hf_c{n}" if f"__hf_c{n}" in placed
                 else f"cast(NULL AS {_ddl(kind)}) AS __hf_c{n}"
                 for n, kind in enumerate(slot_types)
             ]  # fmt: skip
@@ -259,14 +293,17 @@ class _Prepare:
 
 
 def _hashable(side: _Input) -> list[str]:
-    skip = (T.MapType, T.VariantType)
-    return [f"`{f.name}`" for f in side.fields.values() if not isinstance(f.dataType, skip)]
+    return [quoted(f.name) for f in side.fields.values() if not has_maps(f.dataType)]
 
 
 def _ddl(kind: Any) -> str:
     """The type in SQL, with quoted names of fields."""
     if isinstance(kind, T.StructType):
-        return "struct<" + ", ".join(f"`{f.name}`: {_ddl(f.dataType)}" for f in kind.fields) + ">"
+        return (
+            "struct<"
+            + ", ".join(f"{quoted(f.name)}: {_ddl(f.dataType)}" for f in kind.fields)
+            + ">"
+        )
     if isinstance(kind, T.ArrayType):
         return f"array<{_ddl(kind.elementType)}>"
     if isinstance(kind, T.MapType):
