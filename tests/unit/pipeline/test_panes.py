@@ -116,6 +116,8 @@ def test_windows_of_added_up_rows_are_those_of_single_rows(data, shape, offset, 
     size, slide = shape
     folds = (N, NX, S) if changes else (N, NX, S, LOW, HIGH)
     assert can_add_up(folds)
+    exact = SumFold("a", pa.float64(), ("x", "there"), mean=True, kept=pa.decimal128(20, 2))
+    assert not can_add_up((*folds, exact))
     work = WindowWork(
         "w", AggregateWork("w", KEYS, folds, changes), 0, False, None, size, slide, offset % slide
     )

@@ -50,7 +50,7 @@ def can_add_up(folds: Sequence[Fold]) -> bool:
         return False
     return all(
         type(fold) is CountFold
-        or (type(fold) is SumFold and not pa.types.is_decimal(fold.type))
+        or (type(fold) is SumFold and fold.kept is None and not pa.types.is_decimal(fold.type))
         or (type(fold) is ExtremeFold and fold.bag is None)
         for fold in folds
     )
