@@ -23,7 +23,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         interval has passed. 0 turns the condition off. In a pipeline: bytes of frames read from its
         journals since the last checkpoint, where all sources are journals; otherwise no condition.
         A run that has nothing left to read commits all the same.
-    epochs_max: checkpoint after this many epochs, whatever the clock says. 1 is every epoch.
+    epochs_max: checkpoint after this many epochs, whatever the clock says. 1 is every epoch, and
+        what a pipeline does where this is not given; None leaves it to `interval_ms`.
     retain: how many fully committed checkpoints to keep beside the pinned ones; at least 2, since
         with one there is nothing to fall back to. Checkpoints share runs, so one more costs little.
     retain_age_ms: keep everything younger than this as well. Costs storage, buys time to notice.
@@ -48,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     interval_ms: int = 60_000
     log_bytes_min: int = 64 * 1024 * 1024
-    epochs_max: int | None = None
+    epochs_max: int | msgspec.UnsetType | None = msgspec.UNSET
     retain: int = 3
     retain_age_ms: int = 0
     incremental: bool = True
@@ -63,7 +64,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse values that can never work."""
         for name, low in _LOWEST.items():
             value = getattr(self, name)
-            if value is None and name == "epochs_max":
+            if name == "epochs_max" and value in (None, msgspec.UNSET):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise InvalidInputError(
@@ -98,6 +99,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 value=repr(self.recovery_verify)[:100],
                 remedy="give 'auto', 'shallow' or 'deep'",
             )
+
+    def for_pipeline(self) -> Settings:
+        """These settings with a pipeline's own default where nothing was given."""
+        if self.epochs_max is msgspec.UNSET:
+            return msgspec.structs.replace(self, epochs_max=1)
+        return self
 
 
 _LOWEST = {

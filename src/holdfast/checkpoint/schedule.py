@@ -44,7 +44,8 @@ class Schedule:
         """
         if self._epochs == 0:
             return False
-        if self._settings.epochs_max is not None and self._epochs >= self._settings.epochs_max:
+        limit = self._settings.epochs_max
+        if isinstance(limit, int) and self._epochs >= limit:
             return True
         if self.due_in_ms() > 0:
             return False

@@ -317,16 +317,21 @@ class FilesPosition(_Position, frozen=True, tag="files"):
     """How many files were read and where the log of them lies.
 
     `log` is the path of a file in the same checkpoint's inventory, or None while the list is short
-    enough to stand in `recent`.
+    enough to stand in `recent`. `forgotten`: so many of the first files are no longer listed. Names
+    up to `after`, and files that were last changed before `old_us`, count as read.
     """
 
     files: int
     recent: list[str] = []
     log: str | None = None
+    forgotten: int = 0
+    after: str | None = None
+    old_us: int | None = None
 
     def __post_init__(self) -> None:
-        """The count is not negative."""
+        """Counts are not negative."""
         _check_count(self.files, "file count")
+        _check_count(self.forgotten, "count of forgotten files")
 
     def points(self) -> Mapping[str, Point]:
         """One partition: files are read in the order of the log."""

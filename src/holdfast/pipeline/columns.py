@@ -7,6 +7,7 @@ needs no JVM and finds what can be known from the declared schema alone.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from holdfast.errors import InvalidInputError
 
@@ -38,6 +39,36 @@ def split_top(text: str, separator: str = ",") -> list[str]:
             start = index + 1
     parts.append(text[start:])
     return parts
+
+
+def schema_ddl(schema: Any, owner: str) -> str:
+    """A schema as SQL writes it: given so, or as a `StructType`. No Spark is started for it."""
+    if isinstance(schema, str):
+        return schema
+    if not hasattr(schema, "fields") or not hasattr(schema, "simpleString"):
+        raise InvalidInputError(
+            "a schema is SQL text or a StructType",
+            kind="invalid_schema",
+            source=owner,
+            value=repr(schema)[:80],
+            remedy="write it like 'customer string, amount double, at timestamp'",
+        )
+    return ", ".join(f"{_quoted(f.name)} {_ddl(f.dataType)}" for f in schema.fields)
+
+
+def _ddl(kind: Any) -> str:
+    if hasattr(kind, "fields") and kind.typeName() == "struct":
+        inner = ", ".join(f"{_quoted(f.name)}: {_ddl(f.dataType)}" for f in kind.fields)
+        return f"struct<{inner}>"
+    if kind.typeName() == "array":
+        return f"array<{_ddl(kind.elementType)}>"
+    if kind.typeName() == "map":
+        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return str(kind.simpleString())
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name}`"
 
 
 _SIZED_TEXT = re.compile(r"(?:^|[\s:<,])((?:var)?char(?:acter)?)\s*\(", re.IGNORECASE)

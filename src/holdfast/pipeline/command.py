@@ -9,12 +9,13 @@ which leaves the last checkpoint as it was.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import logging
 import runpy
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -91,6 +92,8 @@ def run_command(
     accept_duplicates: bool = False,
     allow_changes: bool = False,
     takeover: bool = False,
+    label: str | None = None,
+    properties: Sequence[str] = (),
     metrics_port: int | None = None,
     plain: bool = False,
     quiet: bool = False,
@@ -101,7 +104,8 @@ def run_command(
     try:
         pipe = load_pipeline(file)
         pipe.configure(master=master, partitions=partitions)
-        metrics = Metrics(metrics_port) if metrics_port is not None else None
+        pipe.check()
+        metrics = Metrics(metrics_port, pipe.name) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
         pipe.session()
         with (
@@ -119,7 +123,9 @@ def run_command(
                 forever=forever, epochs=epochs, resume=resume,
                 accept_duplicates=accept_duplicates,
                 allow_changes=allow_changes, takeover=takeover,
-                on_epoch=seen, stop=lambda: ctrl_c.asked,
+                label=label, properties=_properties(properties),
+                on_epoch=seen, on_checkpoint=metrics.add_checkpoint if metrics else None,
+                stop=lambda: ctrl_c.asked,
             )  # fmt: skip
     except KeyboardInterrupt:
         return None
@@ -129,15 +135,27 @@ def _remark(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201
 
 
+def _properties(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise InvalidInputError(
+                "a property is written KEY=VALUE", kind="invalid_property", property=text[:80]
+            )
+        found[key] = value
+    return found
+
+
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         text = {
+            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
         }
-        extra = getattr(record, "facts", None)
-        return json.dumps(text | (extra or {}))
+        facts = getattr(record, "facts", None) or {"message": record.getMessage()}
+        return json.dumps(text | facts, default=str)
 
 
 def _set_up_logs(*, json_lines: bool) -> None:

@@ -19,7 +19,7 @@ _TEXT = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
 
 def duration_us(text: str) -> int:
     """Microseconds of a duration such as `90 seconds` or `1 hour`."""
-    match = _TEXT.fullmatch(text)
+    match = _TEXT.fullmatch(text) if isinstance(text, str) else None
     unit = _UNITS_US.get(match.group(2).lower()) if match else None
     if match is None or unit is None:
         raise InvalidInputError(

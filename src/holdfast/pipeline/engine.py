@@ -14,52 +14,39 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
-from holdfast.errors import FencedError, HoldfastError, InternalError
+from holdfast.errors import FencedError, HoldfastError
 from holdfast.format.manifest import Manifest
-from holdfast.ids import CheckpointId, RandomIds
-from holdfast.pipeline.counting import LiveCounts
+from holdfast.ids import RandomIds
 from holdfast.pipeline.crowding import Crowding
 from holdfast.pipeline.evolve import ChangePlan
-from holdfast.pipeline.failures import spark_failure
+from holdfast.pipeline.failures import explainer, spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
 from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.logs import Logs
+from holdfast.pipeline.marks import Marks
 from holdfast.pipeline.merging import Merger
-from holdfast.pipeline.report import EpochReport, RunSummary, Stopwatch
+from holdfast.pipeline.progress import Progress, Waiting
+from holdfast.pipeline.records import record_checkpoint, record_epoch, record_recovery
+from holdfast.pipeline.report import (
+    CheckpointReport,
+    CheckpointState,
+    EpochReport,
+    RunSummary,
+    Stopwatch,
+)
 from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.sinks.api import SinkWriter, token_text
-from holdfast.pipeline.sources.api import Slice, SourceReader
-from holdfast.pipeline.stage import Control, Place, Staged, StageJob
+from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of
+from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
 from holdfast.pipeline.watermarks import Watermarks
 from holdfast.points import reach
-from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
+from holdfast.state import TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
-
-
-@dataclass
-class Progress:
-    """Everything that moves from epoch to epoch."""
-
-    runs: dict[str, list[RunInfo]] = field(default_factory=dict)
-    counts: LiveCounts = field(default_factory=LiveCounts)
-    parent: CheckpointId | None = None
-    epoch: int = 0
-
-
-@dataclass
-class Waiting:
-    """Epochs since the last checkpoint, under one reserved id."""
-
-    checkpoint: CheckpointId
-    staged: dict[str, list[Staged]] = field(default_factory=dict)
-    rows: int = 0
-    epochs: int = 0
 
 
 class Engine:
@@ -78,12 +65,16 @@ class Engine:
         writers: Mapping[str, SinkWriter],
         durable_tasks: bool,
         on_epoch: Callable[[EpochReport], None] | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
+        marks: Marks | None = None,
     ) -> None:
         """Take over an opened store; call `start` next."""
+        self._marks, self._explain = marks or Marks(), explainer(readers, spark)
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
         self._readers, self._writers, self._logs = readers, writers, Logs(readers)
         self._on_epoch = on_epoch or (lambda _: None)
+        self._on_checkpoint = on_checkpoint or (lambda _: None)
         self._watermarks = Watermarks(graph.sources)
         self._builder = FrameBuilder(
             spark, graph, resolved, readers, place=place, partitions=partitions,
@@ -128,6 +119,7 @@ class Engine:
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
         self._logs.tell(self._store)
+        record_recovery(self._graph.pipeline, manifest, self._progress.epoch)
         self._merger.look(self._progress.runs)
 
     def _restore(self, manifest: Manifest) -> None:
@@ -167,6 +159,14 @@ class Engine:
         if timed and mark is not None:  # what the past has closed is closed now
             self._fill_epoch(changes.new, {}, self._empty(given), watermark_us=mark)
         self.finish()
+
+    def note_change(self) -> None:
+        """Commit what was accepted, a removal or another table, though no row came with it."""
+        if self._waiting is None:
+            self._waiting = Waiting(self._store.reserve())
+        self._waiting.epochs += 1
+        self._progress.epoch += 1
+        self.finish(last=False)
 
     def _empty(self, given: Mapping[int, Any]) -> dict[int, Any]:
         return {node: frame.where("false") for node, frame in given.items()}
@@ -217,6 +217,7 @@ class Engine:
         self.summary.changes += report.changes
         self.summary.late += report.late
         self.summary.last_epoch = report.epoch
+        record_epoch(self._graph.pipeline, report)
         self._on_epoch(report)
         return report
 
@@ -295,7 +296,7 @@ class Engine:
         except HoldfastError:
             raise
         except Exception as error:
-            raise spark_failure(error, self._progress.epoch) from error
+            raise spark_failure(error, self._progress.epoch, explain=self._explain) from error
 
     def _jobs(
         self, waiting: Waiting, watermark_us: int | None, settled_us: int | None
@@ -337,7 +338,7 @@ class Engine:
     ) -> EpochReport:  # fmt: skip
         progress = self._progress
         totals, bytes_new = self._count(controls, waiting)
-        future = 0
+        future, rows = 0, 0
         self._logs.read(plan.slices)
         for name, piece in plan.slices.items():
             self._readers[name].advance(piece)
@@ -345,7 +346,7 @@ class Engine:
             seen = observed.read() if observed else None
             self._watermarks.seen(name, seen.newest_us if seen else None)
             future += seen.future if seen else 0
-        rows = sum(p.rows or 0 for p in plan.slices.values()) or totals.get("rows", 0)
+            rows += rows_of(self._readers[name], piece, seen.rows if seen else None, plan.scans)
         waiting.rows += rows
         waiting.epochs += 1
         epoch, progress.epoch = progress.epoch, progress.epoch + 1
@@ -354,6 +355,7 @@ class Engine:
             epoch=epoch, rows=rows, changes=totals.get("changes", 0), keys=totals.get("keys", 0),
             late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
             backlog={name: reader.backlog() for name, reader in self._readers.items()},
+            checkpoint=waiting.state,
             watermark_us=watermark_us, lag_us=self._watermarks.lag_us(watermark_us), future=future,
         )  # fmt: skip
 
@@ -363,7 +365,7 @@ class Engine:
         totals: dict[str, int] = {}
         by_operator: dict[str, dict[str, int]] = {}
         bytes_new = 0
-        self._check_partitions(controls)
+        check_partitions(controls, set(self._resolved), self._partitions)
         for control in controls:
             for run in control.runs:
                 progress.runs.setdefault(run.operator, []).append(run)
@@ -380,23 +382,6 @@ class Engine:
         self._builder.condensing = self._crowding.operators()
         return totals, bytes_new
 
-    def _check_partitions(self, controls: list[Control]) -> None:
-        """Every task of every operator reports, and none with rows of another one's partition."""
-        seen: set[tuple[str, int]] = set()
-        for control in controls:
-            key = (control.name, control.partition)
-            if control.name not in self._resolved or control.partition < 0:
-                continue
-            if key in seen or control.partition >= self._partitions:
-                raise InternalError("a partition reported twice", operator=control.name,
-                                    partition=control.partition)  # fmt: skip
-            seen.add(key)
-        for name in {control.name for control in controls} & set(self._resolved):
-            count = sum(1 for control in controls if control.name == name)
-            if count != self._partitions:
-                raise InternalError("a partition did not report", operator=name,
-                                    expected=self._partitions, actual=count)  # fmt: skip
-
     # Committing
 
     def _hand_over(self, clock: Stopwatch | None = None) -> None:
@@ -409,7 +394,10 @@ class Engine:
             clock.lap("wait")
         self._merger.collect(self._progress.runs)
         self._expire()
-        draft = self._store.draft(checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1)
+        draft = self._store.draft(
+            checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1, label=self._marks.label
+        )
+        self._marks.mark(draft)
         for trace, schema in self._schemas.items():
             listed = put_trace(
                 draft, trace, TraceKind(schema.kind), self._progress.runs.get(trace, []),
@@ -432,7 +420,7 @@ class Engine:
                 draft.stage_sink(sink.name, token, replay=sink.connector.replay)
         reach("epoch.after_draft")
         self._progress.parent = waiting.checkpoint
-        self._commit = self._thread.submit(self._finish, draft)
+        self._commit = self._thread.submit(self._finish, draft, waiting.state)
         self._schedule.checkpointed()
         if clock is not None:
             clock.lap("draft")
@@ -446,15 +434,20 @@ class Engine:
             if gone:
                 self._progress.runs[trace] = [run for run in runs if run not in gone]
 
-    def _finish(self, draft: Any) -> float:
+    def _finish(self, draft: Any, state: CheckpointState) -> float:
         """Commit, publish, tell the sources, retain: in the commit thread."""
         start = time.perf_counter()
         summary = self._store.commit(draft)
+        state.durable = True
+        committed_ms = (time.perf_counter() - start) * 1e3
         reach("epoch.after_commit")
         if summary.sinks:
             self._store.settle(self._writers)
         reach("epoch.after_publish")
         self._logs.tell(self._store)
+        pending = len(self._store.pending())
+        made = record_checkpoint(self._graph.pipeline, summary, committed_ms, pending)
+        self._on_checkpoint(made)
         report = self._store.retain()
         if report.error is not None:
             log.warning("retention failed and will be tried again: %s", report.error)

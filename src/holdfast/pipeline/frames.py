@@ -31,7 +31,14 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.jvm import ArrowMap, begin_shuffles, is_classic, plan_now
+from holdfast.pipeline.jvm import (
+    ArrowMap,
+    Scan,
+    begin_shuffles,
+    is_classic,
+    plan_now,
+    scans_of,
+)
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolve import source_frame, union_frame
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
@@ -46,7 +53,7 @@ from holdfast.pipeline.stage import (
     property_name,
     run_stage,
 )
-from holdfast.pipeline.watermarks import Observed, observe
+from holdfast.pipeline.watermarks import Observed, count_rows, observe, time_kind
 
 log = logging.getLogger("holdfast.pipeline")
 _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
@@ -63,6 +70,7 @@ class Plan:
     stages: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
     observed: dict[str, Observed] = field(default_factory=dict)
+    scans: list[Scan] = field(default_factory=list)
 
 
 class FrameBuilder:
@@ -92,6 +100,7 @@ class FrameBuilder:
         place_text = f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)"
         self._partition = F.expr(place_text)
         self._maps: dict[tuple[Any, ...], ArrowMap] = {}
+        self._time_kinds: dict[str, str] = {}
 
     @property
     def wakes(self) -> bool:
@@ -134,10 +143,22 @@ class FrameBuilder:
         try:
             self._send(plan.stages, jobs)
             rows = plan.action.collect()
+            plan.scans = self._scans(plan)
         finally:
             self.drop(plan)
             self._unsend(plan.stages)
         return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
+
+    def _scans(self, plan: Plan) -> list[Scan]:
+        """What was read of sources that do not know their number of rows beforehand."""
+        unknown = [p for p in plan.slices.values() if p.rows is None]
+        if not self.classic or all(p.source in plan.observed for p in unknown):
+            return []
+        try:
+            return scans_of(plan.action)
+        except Exception:  # a count for people is no reason to fail
+            log.debug("rows were not counted", exc_info=True)
+            return []
 
     def drop(self, plan: Plan) -> None:
         """Let go of a plan that will not run."""
@@ -264,8 +285,18 @@ class FrameBuilder:
                 else node.connector.empty(self._spark)
             )
             made = source_frame(node, raw)
+            if (
+                piece is not None
+                and piece.rows is None
+                and not self.classic
+                and not node.event_time
+            ):
+                made, plan.observed[node.name] = count_rows(made)
             if piece is not None and node.event_time is not None:
-                made, plan.observed[node.name] = observe(node, made)
+                kind = self._time_kinds.get(node.name)
+                if kind is None:
+                    kind = self._time_kinds[node.name] = time_kind(node, made)
+                made, plan.observed[node.name] = observe(node, made, kind)
         elif isinstance(node, StepNode):
             made = node.apply(self._frame(node.before, plan, frames))
         elif isinstance(node, UnionNode):

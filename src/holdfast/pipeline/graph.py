@@ -46,6 +46,15 @@ class SourceNode(Node):
     idle_us: int | None = None
 
 
+@dataclass(frozen=True)
+class StaticTable:
+    """The table of a static join. check: whether another content is noticed at the next start."""
+
+    name: str
+    frame: Callable[[Any], Any]
+    check: bool = True
+
+
 @dataclass(frozen=True, eq=False)
 class StepNode(Node):
     """Stateless DataFrame code; `text` describes it in the fingerprint."""
@@ -53,6 +62,7 @@ class StepNode(Node):
     before: Node
     apply: Callable[[Any], Any]
     text: str
+    static: StaticTable | None = None
 
     @property
     def inputs(self) -> Sequence[Node]:
@@ -135,6 +145,11 @@ class Graph:
         self.sources: list[SourceNode] = []
         self.operators: list[OperatorNode] = []
         self.sinks: list[SinkNode] = []
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """How many parts there are; parts are only ever added."""
+        return len(self.sources), len(self.operators), len(self.sinks)
 
     def add(self, node: Part_) -> None:
         """One more named part."""

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -92,6 +93,41 @@ def begin_shuffles(action: Any) -> int:
             continue
         waiting.extend(_children(node))
     return begun
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One reading of files by an action that has run. pushed: a filter may have skipped rows."""
+
+    url: str
+    files: int
+    rows: int
+    pushed: bool
+
+
+def scans_of(action: Any) -> list[Scan]:
+    """What an action has read from files, as Spark has counted it."""
+    found: list[Scan] = []
+    waiting = [action._jdf.queryExecution().executedPlan()]  # noqa: SLF001
+    while waiting:
+        leaves = waiting.pop().collectLeaves()
+        for number in range(leaves.size()):
+            leaf = leaves.apply(number)
+            name = str(leaf.nodeName())
+            if name.startswith("InMemoryTableScan"):
+                waiting.append(leaf.relation().cachedPlan())
+            elif name.startswith("Scan ") and leaf.metrics().contains("numFiles"):
+                paths = leaf.relation().location().rootPaths()
+                pushed = leaf.metadata().get("PushedFilters")
+                found.append(
+                    Scan(
+                        str(paths.head().toString()),
+                        paths.size(),
+                        int(leaf.metrics().get("numOutputRows").get().value()),
+                        pushed.isDefined() and str(pushed.get()) != "[]",
+                    )
+                )
+    return found
 
 
 def _names(node: Any) -> list[str]:

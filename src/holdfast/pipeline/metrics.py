@@ -1,62 +1,98 @@
-"""Prometheus metrics, on request, on loopback."""
+"""Prometheus metrics, on request, on loopback. Every metric has the label `pipeline`."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.report import EpochReport
+from holdfast.pipeline.report import CheckpointReport, EpochReport
 
 
 class Metrics:
     """Counters of one run, served over HTTP."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pipeline: str) -> None:
         """Begin to serve; port 0 takes a free one."""
         try:
-            from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-            from prometheus_client import start_http_server as serve
+            import prometheus_client as prometheus
         except ImportError as error:
             raise InvalidInputError(
-                "metrics need an extra package", kind="missing_extra",
+                "metrics need an extra package",
+                kind="missing_extra",
                 remedy="pip install 'holdfast-spark[metrics]'",
-            ) from error  # fmt: skip
-        self._registry = place = CollectorRegistry()
-        self._epochs = Counter("holdfast_epochs", "Epochs that were run", registry=place)
-        self._rows = Counter("holdfast_rows", "Rows that were read", registry=place)
-        self._changes = Counter("holdfast_changes", "Changes that operators gave", registry=place)
-        self._late = Counter("holdfast_late_rows", "Rows that came too late", registry=place)
-        self._future = Counter(
-            "holdfast_future_rows", "Rows too far ahead to move the watermark", registry=place
+            ) from error
+        self._place = prometheus.CollectorRegistry()
+        self._prometheus, self._pipeline = prometheus, pipeline
+        count, gauge, histogram = prometheus.Counter, prometheus.Gauge, prometheus.Histogram
+        self._epochs = self._metric(count, "epochs", "Epochs that were run")
+        self._rows = self._metric(count, "rows", "Rows that were read from the sources")
+        self._changes = self._metric(count, "changes", "Changes that operators gave")
+        self._late = self._metric(count, "late_rows", "Rows that came too late")
+        self._future = self._metric(
+            count, "future_rows", "Rows too far ahead to move the watermark"
         )
-        self._watermark = Gauge(
-            "holdfast_watermark_seconds", "Event time that is complete", registry=place
+        self._bytes = self._metric(count, "state_bytes", "Bytes of new runs")
+        self._epoch = self._metric(gauge, "epoch", "The last epoch")
+        self._lag = self._metric(gauge, "backlog", "What is left to read", "source", "unit")
+        self._phase = self._metric(histogram, "phase_seconds", "Time by phase of an epoch", "phase")
+        self._commit = self._metric(
+            histogram, "checkpoint_seconds", "Time to make a checkpoint durable"
         )
-        self._behind = Gauge(
-            "holdfast_watermark_lag_seconds", "Watermark behind the newest event", registry=place
-        )
-        self._bytes = Counter("holdfast_state_bytes", "Bytes of new runs", registry=place)
-        self._epoch = Gauge("holdfast_epoch", "The last epoch", registry=place)
-        self._lag = Gauge(
-            "holdfast_backlog", "What is left to read", ["source", "unit"], registry=place
-        )
-        self._phase = Histogram(
-            "holdfast_phase_seconds", "Time by phase of an epoch", ["phase"], registry=place
-        )
-        self.server = serve(port, addr="127.0.0.1", registry=self._registry)
+        self._checkpoints = self._metric(count, "checkpoints", "Checkpoints that are durable")
+        self._written = self._metric(count, "checkpoint_bytes", "Bytes that checkpoints wrote")
+        self._pending = self._metric(gauge, "pending_sinks", "Tokens that wait to be published")
+        self._watermark: Any = None
+        self._behind: Any = None
+        self._clock = SystemClock()
+        self._last_ms = self._clock.monotonic_ms()
+        age = self._metric(gauge, "checkpoint_age_seconds", "Time since the last checkpoint")
+        age.labels(pipeline).set_function(self._age_seconds)
+        serve = prometheus.start_http_server
+        self.server = serve(port, addr="127.0.0.1", registry=self._place)
+
+    def _age_seconds(self) -> float:
+        return (self._clock.monotonic_ms() - self._last_ms) / 1e3
+
+    def _metric(self, make: Any, name: str, text: str, *labels: str) -> Any:
+        return make(f"holdfast_{name}", text, ["pipeline", *labels], registry=self._place)
 
     def add(self, report: EpochReport) -> None:
         """One more epoch."""
-        self._epochs.inc()
-        self._rows.inc(report.rows)
-        self._changes.inc(report.changes)
-        self._late.inc(report.late)
-        self._bytes.inc(report.bytes_new)
-        self._future.inc(report.future)
-        if report.watermark_us is not None:
-            self._watermark.set(report.watermark_us / 1e6)
-        if report.lag_us is not None:
-            self._behind.set(report.lag_us / 1e6)
-        self._epoch.set(report.epoch)
-        for name, backlog in report.backlog.items():
-            self._lag.labels(name, backlog.unit).set(backlog.total - backlog.done)
+        name = self._pipeline
+        self._epochs.labels(name).inc()
+        self._rows.labels(name).inc(report.rows)
+        self._changes.labels(name).inc(report.changes)
+        self._late.labels(name).inc(report.late)
+        self._bytes.labels(name).inc(report.bytes_new)
+        self._future.labels(name).inc(report.future)
+        self._set_time(report)
+        self._epoch.labels(name).set(report.epoch)
+        for source, backlog in report.backlog.items():
+            self._lag.labels(name, source, backlog.unit).set(backlog.total - backlog.done)
         for phase, ms in report.phases_ms.items():
-            self._phase.labels(phase).observe(ms / 1e3)
+            self._phase.labels(name, phase.replace(" ", "_")).observe(ms / 1e3)
+
+    def _set_time(self, report: EpochReport) -> None:
+        """A pipeline without a watermark has no such metric, rather than 0."""
+        gauge = self._prometheus.Gauge
+        if report.watermark_us is not None:
+            if self._watermark is None:
+                self._watermark = self._metric(
+                    gauge, "watermark_seconds", "Event time that is complete"
+                )
+            self._watermark.labels(self._pipeline).set(report.watermark_us / 1e6)
+        if report.lag_us is not None:
+            if self._behind is None:
+                self._behind = self._metric(
+                    gauge, "watermark_lag_seconds", "Watermark behind the newest event"
+                )
+            self._behind.labels(self._pipeline).set(report.lag_us / 1e6)
+
+    def add_checkpoint(self, report: CheckpointReport) -> None:
+        """One more durable checkpoint; called in the commit thread."""
+        self._last_ms = self._clock.monotonic_ms()
+        self._checkpoints.labels(self._pipeline).inc()
+        self._commit.labels(self._pipeline).observe(report.milliseconds / 1e3)
+        self._written.labels(self._pipeline).inc(report.bytes_new)
+        self._pending.labels(self._pipeline).set(report.pending)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,11 @@ from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
 from holdfast.pipeline.evolve import ChangePlan, plan_changes
 from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
-from holdfast.pipeline.report import EpochReport, RunSummary
+from holdfast.pipeline.marks import check_tables, checked_marks, table_digests
+from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
 from holdfast.pipeline.resolving.common import Resolved
-from holdfast.pipeline.session import RuntimeSettings, is_local, open_session
+from holdfast.pipeline.session import RuntimeSettings, check_workers, is_local, open_session
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.stream import Stream
 from holdfast.pipeline.view import View
@@ -34,8 +36,6 @@ log = logging.getLogger("holdfast.pipeline")
 
 loading: ContextVar[bool] = ContextVar("loading", default=False)
 """True while `holdfast run` loads a file, which declares its pipeline and must not run it."""
-
-DEFAULTS = Settings(epochs_max=1, log_bytes_min=0)
 
 
 class Pipeline:
@@ -64,7 +64,7 @@ class Pipeline:
         """Declare a pipeline; nothing happens before `run`."""
         self._graph = Graph(name)
         self.name = name
-        self.settings = settings or DEFAULTS
+        self.settings = (settings or Settings()).for_pipeline()
         self._partitions = None if partitions is None else _check_partitions(partitions)
         if not self.settings.incremental:
             raise InvalidInputError(
@@ -72,7 +72,7 @@ class Pipeline:
                 remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
             )  # fmt: skip
         self._master, self._spark, self._config = master, spark, dict(spark_config or {})
-        self._resolved: dict[str, Resolved] | None = None
+        self._resolved: tuple[tuple[int, ...], dict[str, Resolved]] | None = None
         text = str(store)
         remote = "://" in text and not text.startswith("file://")
         url = text if remote else str(Path(text.removeprefix("file://")).expanduser().absolute())
@@ -149,9 +149,23 @@ class Pipeline:
     def resolve(self) -> dict[str, Resolved]:
         """Check the whole pipeline with Spark, without reading or writing anything."""
         self._graph.check()
-        if self._resolved is None:
-            self._resolved = resolve(self._graph, self.session())
-        return self._resolved
+        size = self._graph.size  # a pipeline that has grown is looked at again
+        if self._resolved is None or self._resolved[0] != size:
+            self._resolved = size, resolve(self._graph, self.session())
+        return self._resolved[1]
+
+    def check(self) -> None:
+        """Check what can be known before Spark starts: the graph, directories, file names."""
+        self._open_sources()
+
+    def _open_sources(self) -> dict[str, Any]:
+        self._graph.check()
+        readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
+        for reader in readers.values():
+            look = getattr(reader, "check", None)
+            if look is not None:
+                look()
+        return readers
 
     def run(
         self,
@@ -163,15 +177,20 @@ class Pipeline:
         accept_duplicates: bool = False,
         allow_changes: bool = False,
         takeover: bool = False,
+        label: str | None = None,
+        properties: Mapping[str, str] | None = None,
         on_epoch: Callable[[EpochReport], None] | None = None,
+        on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> RunSummary:
         """Run until the sources are drained, or `forever`, or for some epochs.
 
         resume: go back to this checkpoint first, named as in `view`. allow_changes: the pipeline
         may differ from the one that wrote the store: parts may be gone, and new ones are filled
-        from history or state; what cannot be done is refused before anything runs. on_epoch:
-        called after each epoch.
+        from history or state; what cannot be done is refused before anything runs.
+        label, properties: written on every checkpoint of this run; the newest one can be named by
+        its label. on_epoch: called after each epoch, on_checkpoint: in the commit thread, when a
+        checkpoint is durable and published.
         stop: asked between epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
@@ -183,7 +202,8 @@ class Pipeline:
                 remedy='put `pipe.run()` below `if __name__ == "__main__":`, or start the file '
                 "with python",
             )
-        self._graph.check()
+        marks = checked_marks(label, properties)
+        readers = self._open_sources()
         going_back = self._named(resume)
         spark = self.session()
         runtime = RuntimeSettings(spark)
@@ -191,7 +211,8 @@ class Pipeline:
         engine: Engine | None = None
         try:
             resolved = self.resolve()
-            readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
+            check_workers(spark)
+            marks = replace(marks, tables=table_digests(self._graph, spark))
             topology = self._graph.topology(operator_parts(resolved))
             store = open_store(
                 self._place.url, self.name, topology=topology, allow_changes=allow_changes,
@@ -205,11 +226,17 @@ class Pipeline:
             engine = Engine(
                 spark=spark, graph=self._graph, resolved=resolved, store=store, place=self._place,
                 partitions=self._count(spark), readers=readers, writers=writers,
-                durable_tasks=not is_local(spark), on_epoch=on_epoch,
+                durable_tasks=not is_local(spark), on_epoch=on_epoch, on_checkpoint=on_checkpoint,
+                marks=marks,
             )  # fmt: skip
             changes = self._changes(store, topology)
+            notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
+            changed = bool(notes) or (store.current and store.current.topology != topology)
             engine.start()
+            engine.summary.notes.extend(notes)
             self._fill(engine, store, changes)
+            if changed and not changes.fills:
+                engine.note_change()
             self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
             engine.finish()
             engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
@@ -282,6 +309,18 @@ class Pipeline:
 
     def reader(self) -> StoreReader:
         """The pipeline's checkpoints, for reading."""
+        try:
+            return self._reader()
+        except NotFoundError as error:
+            raise NotFoundError(
+                "the pipeline has no checkpoint yet",
+                kind="no_checkpoint",
+                pipeline=self.name,
+                store=self._place.url,
+                remedy="run it first, or correct the store's address",
+            ) from error
+
+    def _reader(self) -> StoreReader:
         return read_store(self._place.url, self.name, options=dict(self._place.options) or None)
 
     def view(self, operator: str, *, at: str | int | datetime = "latest") -> View:

@@ -8,10 +8,31 @@ from dataclasses import dataclass, field
 from holdfast.pipeline.sources.api import Backlog
 
 
+@dataclass
+class CheckpointState:
+    """What has become of a checkpoint; changes while its epochs wait for it."""
+
+    id: str
+    durable: bool = False
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """One checkpoint that is durable. pending: sinks whose rows are not published yet."""
+
+    checkpoint: str
+    epoch: int
+    milliseconds: float
+    bytes_new: int
+    published: tuple[str, ...] = ()
+    pending: int = 0
+
+
 @dataclass(frozen=True)
 class EpochReport:
-    """One epoch. `phases_ms`: where the time went; commit runs beside the next epoch.
+    """One epoch. `phases_ms`: where the time went; commit runs while the next epoch is computed.
 
+    rows: read from the sources, each once, however many branches they go through.
     watermark_us: what the epoch went by. lag_us: how far that is behind the newest event time seen.
     future: rows that lie too far ahead of the wall clock to move the watermark.
     """
@@ -24,10 +45,15 @@ class EpochReport:
     bytes_new: int
     phases_ms: dict[str, float]
     backlog: dict[str, Backlog]
-    committed: bool = True
+    checkpoint: CheckpointState
     watermark_us: int | None = None
     lag_us: int | None = None
     future: int = 0
+
+    @property
+    def committed(self) -> bool:
+        """Whether the checkpoint of this epoch is durable by now; several epochs may share one."""
+        return self.checkpoint.durable
 
     @property
     def total_ms(self) -> float:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.sets import check_same_names
+from holdfast.pipeline.failures import user_code_failed
 from holdfast.pipeline.graph import (
     WEIGHT,
     Graph,
@@ -36,6 +38,7 @@ from holdfast.pipeline.resolving.top import resolve_top
 from holdfast.pipeline.resolving.types import check_carried
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
 from holdfast.pipeline.resolving.window import resolve_window
+from holdfast.pipeline.watermarks import time_kind
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
@@ -93,9 +96,7 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
                 continue
             before = [frames[id(n)] for n in node.inputs]
             if isinstance(node, SourceNode):
-                empty = named(node.name, lambda n=node: n.connector.empty(spark))  # type: ignore[misc]
-                _check_weight(node, empty)
-                frames[id(node)] = source_frame(node, empty)
+                frames[id(node)] = _empty_source(node, spark)
             elif isinstance(node, StepNode):
                 frames[id(node)] = named(node.text, lambda n=node, b=before: _applied(n, b[0]))  # type: ignore[misc]
             elif isinstance(node, UnionNode):
@@ -149,6 +150,14 @@ def _resolved(node: OperatorNode, before: list[Any]) -> Resolved:
     return found
 
 
+def _empty_source(node: SourceNode, spark: Any) -> Any:
+    empty = named(node.name, lambda: node.connector.empty(spark))
+    _check_weight(node, empty)
+    if node.event_time is not None:
+        time_kind(node, empty)
+    return source_frame(node, empty)
+
+
 def _late_schema(resolved: Resolved) -> Any:
     late = resolved.work.late
     if late is None:
@@ -177,7 +186,20 @@ def union_frame(node: UnionNode, frames: Sequence[Any]) -> Any:
 
 
 def _applied(node: StepNode, before: Any) -> Any:
-    after = node.apply(before)
+    try:
+        after = node.apply(before)
+    except (HoldfastError, PySparkException):
+        raise
+    except Exception as error:
+        raise user_code_failed(error, node.text) from error
+    if not hasattr(after, "columns") or not hasattr(after, "schema"):
+        raise InvalidInputError(
+            "a transform must return a DataFrame",
+            kind="user_code_failed",
+            operator=node.text,
+            value=repr(after)[:80],
+            remedy="return the DataFrame at the end of the function",
+        )
     check_columns([name for name in after.columns if name != WEIGHT], node.text)
     _ = after.schema
     return after

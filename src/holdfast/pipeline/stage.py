@@ -31,6 +31,7 @@ from holdfast.pipeline.operators.work import (
     Work,
     weights_of,
 )
+from holdfast.pipeline.zones import in_utc
 from holdfast.state import (
     BagPartition,
     LatestPartition,
@@ -122,6 +123,26 @@ def property_name(stage: str) -> str:
     return f"holdfast.job.{stage}"
 
 
+def check_partitions(controls: Sequence[Control], operators: set[str], partitions: int) -> None:
+    """Every task of every operator reports, and none with rows of another one's partition."""
+    seen: set[tuple[str, int]] = set()
+    for control in controls:
+        key = (control.name, control.partition)
+        if control.name not in operators or control.partition < 0:
+            continue
+        if key in seen or control.partition >= partitions:
+            raise InternalError(
+                "a partition reported twice", operator=control.name, partition=control.partition
+            )
+        seen.add(key)
+    for name in {control.name for control in controls} & operators:
+        count = sum(1 for control in controls if control.name == name)
+        if count != partitions:
+            raise InternalError(
+                "a partition did not report", operator=name, expected=partitions, actual=count
+            )
+
+
 _storages: dict[tuple[str, str], Storage] = {}
 _sources: dict[tuple[str, str, str], RunSource] = {}
 _ids = RandomIds()
@@ -163,7 +184,7 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
         if text is None:
             raise InternalError("a task did not get its job", stage=spec.name)
         job = msgspec.json.decode(text, type=StageJob)
-    received = [batch for batch in batches if batch.num_rows]
+    received = [in_utc(batch) for batch in batches if batch.num_rows]
     partition = task if spec.work is None else partition_of(received, spec.partitions)
     try:
         yield from _run(spec, job, partition, received)
@@ -171,6 +192,7 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
         error.facts.setdefault("operator", spec.name)
         error.facts.setdefault("epoch", job.epoch)
         error.facts.setdefault("partition", partition)
+        error.facts.setdefault("cause", error.kind)  # the only part of an error that Spark keeps
         raise
     except (pa.ArrowException, ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise InvalidInputError(

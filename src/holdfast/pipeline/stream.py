@@ -21,6 +21,7 @@ from holdfast.pipeline.graph import (
     Graph,
     Node,
     OperatorNode,
+    StaticTable,
     StepNode,
     checked_names,
     checked_output,
@@ -89,7 +90,7 @@ class Stream:
 
         def apply(df: Any) -> Any:
             after = function(df)
-            if WEIGHT in df.columns and WEIGHT not in after.columns:
+            if WEIGHT in df.columns and WEIGHT not in getattr(after, "columns", [WEIGHT]):
                 raise InvalidInputError(
                     "a transform dropped the weight of its rows",
                     kind="weight_dropped",
@@ -101,11 +102,13 @@ class Stream:
         return self._step(apply, f"transform {label}", None)
 
     def join_static(
-        self, table: Any, on: str | list[str], how: str = "inner", *, name: str
+        self, table: Any, on: str | list[str], how: str = "inner", *, name: str, check: bool = True
     ) -> Stream:
         """Join with a DataFrame that does not change while the pipeline runs.
 
         `table` is a DataFrame, or a function from the session to one. `how` is inner or left.
+        check: take a digest of the table when a run starts, by one aggregation over it, and refuse
+        a table that is not the one of the checkpoint.
         """
         if how not in ("inner", "left", "leftsemi", "left_semi", "leftanti", "left_anti"):
             raise InvalidInputError(
@@ -117,11 +120,12 @@ class Stream:
         keys = [on] if isinstance(on, str) else list(on)
         checked_names(keys, self.node, name)
 
-        def apply(df: Any) -> Any:
-            other = table(df.sparkSession) if callable(table) else table
-            return df.join(other, keys, how)
+        def frame(spark: Any) -> Any:
+            return table(spark) if callable(table) else table
 
-        return self._step(apply, f"join {name} on {', '.join(keys)} {how}", None)
+        static = StaticTable(name, frame, check)
+        text = f"join {name} on {', '.join(keys)} {how}"
+        return self._step(lambda df: df.join(frame(df.sparkSession), keys, how), text, None, static)
 
     def join(
         self, other: Stream, on: On, how: str = "inner", *, name: str,
@@ -261,9 +265,15 @@ class Stream:
         self._graph.add(node)
         return Stream(self._graph, node)
 
-    def _step(self, apply: Callable[[Any], Any], text: str, columns: list[str] | None) -> Stream:
+    def _step(
+        self,
+        apply: Callable[[Any], Any],
+        text: str,
+        columns: list[str] | None,
+        static: StaticTable | None = None,
+    ) -> Stream:
         node = StepNode(
-            columns=columns, changes=self.node.changes, before=self.node, apply=apply, text=text
+            columns, self.node.changes, before=self.node, apply=apply, text=text, static=static
         )
         return Stream(self._graph, node)
 

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.errors import InvalidInputError
 from holdfast.pipeline.graph import SourceNode
+from holdfast.pipeline.zones import micros_sql
 
 _clock: Clock = SystemClock()
 log = logging.getLogger("holdfast.pipeline")
@@ -23,10 +25,11 @@ log = logging.getLogger("holdfast.pipeline")
 
 @dataclass(frozen=True)
 class Seen:
-    """The newest event time that counts, and how many rows lie too far in the future to count."""
+    """The newest event time that counts, rows too far in the future to count, and all rows."""
 
     newest_us: int | None
     future: int
+    rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -43,15 +46,36 @@ class Observed:
             log.warning("no event times were observed, so the watermark stays: %s", error)
             return Seen(None, 0)
         newest = found.get("newest_us")
-        return Seen(None if newest is None else int(newest), int(found.get("future") or 0))
+        future, rows = (int(found.get(name) or 0) for name in ("future", "rows"))
+        return Seen(None if newest is None else int(newest), future, rows)
 
 
-def observe(node: SourceNode, frame: Any) -> tuple[Any, Observed]:
-    """Watch the event times of a source go by, without a job of its own."""
+def time_kind(node: SourceNode, frame: Any) -> str:
+    """The type of a source's event time; one that is no time is refused with its name."""
+    found = next(f.dataType for f in frame.schema.fields if _same(f.name, node.event_time))
+    kind = str(found.simpleString())
+    if kind not in ("timestamp", "timestamp_ntz", "date"):
+        raise InvalidInputError(
+            "the event time must be a timestamp",
+            kind="invalid_time_column",
+            source=node.name,
+            column=node.event_time,
+            type=kind,
+            remedy="declare the column as timestamp in the source's schema",
+        )
+    return kind
+
+
+def _same(name: str, other: str | None) -> bool:
+    return other is not None and name.lower() == other.lower()
+
+
+def observe(node: SourceNode, frame: Any, kind: str) -> tuple[Any, Observed]:
+    """Watch the rows and event times of a source go by, without a job of its own."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    times = f"unix_micros(cast(`{node.event_time}` AS timestamp))"
+    times = micros_sql(f"`{node.event_time}`", kind)
     inside, beyond = "true", "false"
     if node.future_us is not None:
         # Spark writes numbers into the code that it generates, and would compile new code for each
@@ -63,8 +87,18 @@ def observe(node: SourceNode, frame: Any) -> tuple[Any, Observed]:
         watched,
         F.expr(f"max(CASE WHEN {inside} THEN {times} END)").alias("newest_us"),
         F.expr(f"count_if({beyond})").alias("future"),
+        F.expr("count(*)").alias("rows"),
     )
     return seen, Observed(watched)
+
+
+def count_rows(frame: Any) -> tuple[Any, Observed]:
+    """Watch the rows of a source go by that has no event time."""
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    watched = Observation()
+    return frame.observe(watched, F.expr("count(*)").alias("rows")), Observed(watched)
 
 
 @dataclass

@@ -117,18 +117,18 @@ class ObjectStorage:
         found: _Entries = []
         try:
             for page in obstore.list(self._store, start, chunk_size=1000):
-                found.extend(
-                    Entry(
-                        meta["path"],
-                        meta["size"],
-                        int(meta["last_modified"].timestamp() * 1e6),
-                        meta["e_tag"] or None,
-                    )
-                    for meta in page
-                )
+                found.extend(_entry(meta) for meta in page)
         except (remote.BaseError, OSError) as error:
             raise self._translate(error, prefix, took_effect=False) from error
         return iter(sorted(found, key=lambda entry: entry.path))
+
+    def list_after(self, path: str) -> Iterator[Entry]:
+        """Objects whose path is greater, in order of path; what lies before is not listed."""
+        try:
+            for page in obstore.list(self._store, offset=path, chunk_size=1000):
+                yield from (_entry(meta) for meta in page)
+        except (remote.BaseError, OSError) as error:
+            raise self._translate(error, path, took_effect=False) from error
 
     def directories(self) -> Sequence[str]:
         """Names right below the prefix that have objects below them; one request a thousand."""
@@ -288,6 +288,11 @@ class ObjectStorage:
             retryable=True,
             took_effect=took_effect,
         )
+
+
+def _entry(meta: Any) -> Entry:
+    changed = int(meta["last_modified"].timestamp() * 1e6)
+    return Entry(meta["path"], meta["size"], changed, meta.get("e_tag"))
 
 
 def _first_line(error: Exception) -> str:

@@ -51,6 +51,14 @@ def run(
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Fence another live writer.")
     ] = False,
+    label: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option("--label", metavar="NAME", help="A label for the checkpoints of this run."),
+    ] = None,
+    properties: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--property", metavar="KEY=VALUE", help="A note on the checkpoints; repeat."),
+    ] = None,
     master: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--master", metavar="URL", help="Spark's master, or sc:// for Connect."),
@@ -84,8 +92,9 @@ def run(
         ) from error
     summary = run_command(
         file, forever=forever, epochs=epochs, resume=resume, accept_duplicates=accept_duplicates,
-        allow_changes=allow_changes, takeover=takeover, master=master, partitions=partitions,
-        metrics_port=metrics_port, plain=plain, quiet=as_json, log_json=log_json,
+        allow_changes=allow_changes, takeover=takeover, label=label, properties=properties or (),
+        master=master, partitions=partitions, metrics_port=metrics_port, plain=plain,
+        quiet=as_json, log_json=log_json,
     )  # fmt: skip
     emit(_value(summary), _lines, as_json=as_json)
 

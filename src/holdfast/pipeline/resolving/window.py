@@ -21,6 +21,7 @@ from holdfast.pipeline.operators.work import HASH, Work
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema
 from holdfast.pipeline.windows import END, START
+from holdfast.pipeline.zones import micros_sql
 
 # Where tasks put the window: not under its own names, which an input may have too.
 _PLACES = {"hf window start": START, "hf window end": END}
@@ -50,7 +51,7 @@ def resolve_window(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
         row = row.append(pa.field(WEIGHT, pa.int64()))
     skipped = {WEIGHT, *(f"`{name}`" for name in _PLACES)}
     wanted = [text for text in texts if text not in skipped]
-    micros = f"unix_micros(cast(cast({detail.window.time} AS {kind}) AS timestamp))"
+    micros = micros_sql(f"cast({detail.window.time} AS {kind})", kind)
     wanted += [f"{micros} AS {AT}", WEIGHT if changes else f"1L AS {WEIGHT}"]
     if detail.late_asked:
         wanted.append(f"struct({', '.join(quoted(name) for name in names)}) AS {ROW}")

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -33,6 +34,16 @@ class Backlog:
     done: int
     total: int
     unit: str
+
+
+def rows_of(reader: Any, piece: Slice, observed: int | None, scans: Sequence[Any]) -> int:
+    """How many rows a slice had: known beforehand, observed, or counted by Spark."""
+    if piece.rows is not None:
+        return piece.rows
+    if observed is not None:
+        return observed
+    rows_read = getattr(reader, "rows_read", None)
+    return (rows_read(piece, scans) or 0) if rows_read else 0
 
 
 class Source(Protocol):

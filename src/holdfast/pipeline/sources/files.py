@@ -2,87 +2,140 @@
 
 Invariants:
 - A file is one unit: it belongs to exactly one epoch.
-- What was read is remembered by path, size and time of change; a file that changed afterwards is an
-  error that names it, never silently read again or skipped.
-- The log of read files is written anew only when it has grown by a tenth: an epoch writes what
-  changed.
+- What was read is remembered by path, size, time of change and a digest. The same bytes with a new
+  time are the same file; other bytes under an old name are an error that names the file.
+- A file that changes while its epoch reads it fails the epoch: half a file is never committed.
+- A file that cannot be named stops the source only when nothing else is left to read.
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
-from typing import Any, Literal
-
-import msgspec
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
-from holdfast.format.canonical import sha256_hex
+from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
-from holdfast.pipeline.columns import ddl_columns
+from holdfast.pipeline.columns import ddl_columns, schema_ddl
+from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.sources.api import Backlog, Slice
-from holdfast.storage import Entry, StorageReader, open_storage
+from holdfast.pipeline.sources.cleaning import AfterRead, Cleaner, checked_archive
+from holdfast.pipeline.sources.culprits import bad_record
+from holdfast.pipeline.sources.formats import FormatGuess, checked_format, checked_options
+from holdfast.pipeline.sources.listing import Lister, Listing, stat_entry
+from holdfast.pipeline.sources.reading import FileFrames, footer_rows
+from holdfast.pipeline.sources.seen import FileLog, Seen, content_digest, slices
+from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 
+if TYPE_CHECKING:
+    from holdfast.pipeline.jvm import Scan
+
 Format = Literal["parquet", "json", "csv"]
-_RECENT_MAX = 500
-_LOG_BYTES_MAX = 256 * 1024 * 1024
+OnChange = Literal["refuse", "keep"]
+
+MIN_AGE_MS = 250
+_WAIT_MS_MAX = 1_000
+_LOOKS_MAX = 4
+_FOOTERS_MAX = 64
+_CHECK_EVERY_MS = 60_000
 
 
 class Files:
     """Parquet, JSON or CSV files below a directory or prefix.
 
-    schema: as SQL writes it, `customer string, amount double`. Never guessed: a guess from one file
-        would be wrong for the next. files_max, bytes_max: limits of one epoch. min_age_ms: leave
-        files alone that were changed more recently than this, for writers that do not rename.
-    weight: a column with the weight of each row (+1 adds it, -1 takes it back).
+    schema: as SQL writes it, `customer string, amount double`, or a `StructType`. Never guessed: a
+        guess from one file would be wrong for the next. Columns that directories name
+        (`day=2024-01-01/`) are filled from there, as in Spark.
+    format: by default what the extensions say, through compressions: `.parquet`, `.json`, `.jsonl`,
+        `.ndjson`, `.csv`. pattern: only files whose name (with `/`: whose path) fits.
+    files_max, bytes_max: limits of one epoch.
+    min_age_ms: leave files alone that were changed more recently than this, for writers that do not
+        rename. By default 250 on local disk, 0 on object stores, where objects appear whole.
+    weight: a column with the weight of each row (+1 adds it, -1 retracts it).
+    options: of Spark's reader, such as `{"header": True}`.
+    ordered: names ascend. Then only the last 500 names are remembered, and an object store is
+        listed from there; a file with a smaller name than those counts as read.
+    forget_after: files older than this, behind the newest one read, count as read and are forgotten
+        ("30 days"). Without it and `ordered`, every name is remembered.
+    after_read: "archive" moves files to `archive`, "delete" deletes them, once no retained
+        checkpoint would read them again.
+    on_change: what to do about other bytes under the name of a file that was read: "refuse", or
+        "keep" what was read and leave the new bytes unread.
     """
 
     what = "files"
 
     def __init__(
         self,
-        path: str,
+        path: str | Path,
         *,
-        schema: str,
-        format: Format = "parquet",  # noqa: A002 - everybody's name for it
+        schema: Any,
+        format: Format | None = None,  # noqa: A002 - everybody's name for it
+        pattern: str | None = None,
         files_max: int = 1_000,
         bytes_max: int = 1 << 30,
-        min_age_ms: int = 0,
+        min_age_ms: int | None = None,
         weight: str | None = None,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        ordered: bool = False,
+        forget_after: str | None = None,
+        after_read: AfterRead = "keep",
+        archive: str | Path | None = None,
+        on_change: OnChange = "refuse",
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Refuse what can never work."""
-        if format not in ("parquet", "json", "csv"):
+        self.format = checked_format(format)
+        self.path, self.weight = str(path), weight
+        self.remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
+        if min_age_ms is None:
+            min_age_ms = 0 if self.remote else MIN_AGE_MS
+        limits = {"files_max": files_max, "bytes_max": bytes_max, "min_age_ms": min_age_ms + 1}
+        if any(not isinstance(value, int) or value < 1 for value in limits.values()):
             raise InvalidInputError(
-                "unknown file format", kind="unknown_format", format=format,
-                remedy="use parquet, json or csv",
-            )  # fmt: skip
-        if files_max < 1 or bytes_max < 1 or min_age_ms < 0:
+                "limits of a file source must be positive",
+                kind="invalid_limit",
+                files_max=files_max,
+                bytes_max=bytes_max,
+                min_age_ms=min_age_ms,
+            )
+        if on_change not in ("refuse", "keep"):
             raise InvalidInputError(
-                "limits of a file source must be positive", kind="invalid_limit",
-                files_max=files_max, bytes_max=bytes_max, min_age_ms=min_age_ms,
-            )  # fmt: skip
-        self.path, self.format, self.weight = str(path), format, weight
-        self.schema_text = schema
+                "unknown way to treat changed files",
+                kind="invalid_option",
+                on_change=str(on_change)[:60],
+                remedy="use refuse or keep",
+            )
+        self.schema_text = schema_ddl(schema, f"files {path}")
         self.files_max, self.bytes_max, self.min_age_ms = files_max, bytes_max, min_age_ms
-        self.options = dict(options or {})
+        self.pattern, self.ordered, self.on_change = pattern, ordered, on_change
+        self.forget_us = None if forget_after is None else duration_us(forget_after)
+        self.after_read: AfterRead = after_read
+        self.archive = checked_archive(self.path, after_read, archive)
+        self.options = checked_options(options or {}, self.format)
         self.storage_options = dict(storage_options or {})
         self.clock = clock or SystemClock()
-        names = ddl_columns(schema, f"files {path}")
-        if weight is not None and weight not in names:
-            raise InvalidInputError("the weight is not one of the columns", kind="unknown_column",
-                                    column=weight, known=",".join(names))  # fmt: skip
-        self._columns = [name for name in names if name != weight]
+        self._names = ddl_columns(self.schema_text, f"files {path}")
+        if weight is not None and weight not in self._names:
+            raise InvalidInputError(
+                "the weight is not one of the columns",
+                kind="unknown_column",
+                column=weight,
+                known=",".join(self._names),
+            )
 
     def columns(self) -> list[str]:
         """Column names without the weight."""
-        return list(self._columns)
+        return [name for name in self._names if name != self.weight]
+
+    def all_columns(self) -> list[str]:
+        """Column names in the order of the schema."""
+        return list(self._names)
 
     def empty(self, spark: Any) -> Any:
         """A DataFrame of the right shape without rows."""
@@ -93,114 +146,141 @@ class Files:
         return FilesReader(name, self)
 
 
-class _Log(msgspec.Struct, frozen=True, array_like=True):
-    """One file that was read: path, size, time of change."""
-
-    path: str
-    size: int
-    modified_us: int
-
-
 class FilesReader:
     """A directory while the pipeline runs."""
 
     def __init__(self, name: str, source: Files) -> None:
-        """Begin with every file unread."""
-        self._name = name
-        self._source = source
-        self._storage: StorageReader = open_storage(
-            source.path, create=False, options=source.storage_options or None
+        """Begin with every file unread; the directory must exist."""
+        self._name, self._source = name, source
+        try:
+            self._storage = open_storage(
+                source.path, create=False, options=source.storage_options or None
+            )
+        except HoldfastError as error:
+            error.facts.setdefault("source", name)
+            error.remedy = error.remedy or "create the directory, or correct the path"
+            raise
+        self._root = None if source.remote else self._storage.url
+        cleans = source.after_read != "keep"
+        self._log = FileLog(name, ordered=source.ordered, forget_us=source.forget_us, cleans=cleans)
+        self._lister = Lister(
+            self._storage,
+            root=self._root,
+            pattern=source.pattern,
+            min_age_ms=source.min_age_ms,
+            clock=source.clock,
         )
-        self._seen: dict[str, _Log] = {}
-        self._order: list[_Log] = []
-        self._logged = 0
-        self._log: str | None = None
+        self._guess = FormatGuess(name, source.format)
+        self._cleaner = (
+            Cleaner(name, self._storage, self._root, source.after_read, source.archive)
+            if cleans
+            else None
+        )
+        self._cleaned = 0  # files with smaller numbers were archived or deleted
         self._waiting: list[Entry] = []
-        self._bytes_done = 0
-        self._reader: tuple[Any, Any] | None = None
+        self._checked_ms: int | None = None
+        self._frames: FileFrames | None = None
+
+    def check(self) -> None:
+        """Look at the names before Spark starts: formats that do not fit are refused."""
+        if self._source.format is None:
+            for path in self._lister.names():
+                self._guess.note(path)
 
     # Positions
 
     def restore(self, manifest: Manifest, reader: StoreReader) -> None:
         """Read the log of a checkpoint."""
-        entry = manifest.source(self._name)
-        if entry is None:
-            return
-        position = entry.position
-        if not isinstance(position, FilesPosition):
-            raise IncompatibleError("the position is not a file source's", source=self._name)
-        logged = self._read_log(manifest, reader, position.log) if position.log else []
-        recent = [msgspec.json.decode(text, type=_Log) for text in position.recent]
-        self._order = [*logged, *recent]
-        if len(self._order) != position.files:
-            raise CorruptionError(
-                "the log of read files does not match its count", kind="file_log_differs",
-                source=self._name, expected=position.files, actual=len(self._order),
-            )  # fmt: skip
-        self._seen = {log.path: log for log in self._order}
-        self._logged, self._log = len(logged), position.log
-        self._bytes_done = sum(log.size for log in self._order)
-
-    def _read_log(self, manifest: Manifest, reader: StoreReader, path: str) -> list[_Log]:
-        file = next(file for file in manifest.files if file.path == path)
-        data = reader.home.storage.get(reader.home.file(file), bytes_max=_LOG_BYTES_MAX)
-        if sha256_hex(data) != file.sha256:
-            raise CorruptionError(
-                "the log of read files differs from its digest", kind="digest_differs",
-                path=reader.home.file(file), expected=file.sha256, actual=sha256_hex(data),
-            )  # fmt: skip
-        inflate = zlib.decompressobj()
-        text = inflate.decompress(data, _LOG_BYTES_MAX)
-        return msgspec.json.decode(text, type=list[_Log])
+        if self._log.restore(manifest, reader) and self._log.order:
+            self._guess = FormatGuess(self._name, self._source.format)
+            self._guess.note(self._log.order[0].path, settled=True)
+        self._cleaned = self._log.forgotten
 
     def save(self, draft: Draft) -> Position:
         """The recent part inline; the whole log in a file when the recent part has grown."""
-        recent = len(self._order) - self._logged
-        if recent > max(_RECENT_MAX, self._logged // 10):
-            data = zlib.compress(msgspec.json.encode(self._order), 6)
-            self._log = draft.put_offsets(self._name, data)
-            self._logged = len(self._order)
-        texts = [msgspec.json.encode(log).decode() for log in self._order[self._logged :]]
-        return FilesPosition(files=len(self._order), recent=texts, log=self._log)
+        self._log.trim(self._cleaned)
+        return self._log.save(draft)
 
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
-        """Nothing to acknowledge: files stay where they are."""
+        """Archive or delete what no retained checkpoint would read again."""
+        del manifest
+        if self._cleaner is None or not isinstance(floor, FilesPosition):
+            return
+        first = self._log.forgotten  # only moves in `save`, which waits for this call
+        behind = self._log.order[max(0, self._cleaned - first) : max(0, floor.files - first)]
+        done = self._cleaner.clean([self._log.find(seen.path) or seen for seen in behind])
+        self._cleaned = max(self._cleaned, first) + done
 
     # Slices
 
     def plan(self, after: Slice | None = None) -> Slice | None:
         """The oldest unread files, as many as the limits allow; at least one."""
-        self._waiting = self._list_new()
-        in_work = {entry.path for entry in after.detail} if after is not None else ()
-        taken: list[Entry] = []
-        size = 0
-        for entry in self._waiting:
-            if entry.path in in_work:
-                continue
-            if len(taken) >= self._source.files_max:
+        busy = {entry.path for entry in after.detail} if after is not None else set()
+        entries = self._fresh(busy)
+        for _ in range(_LOOKS_MAX):
+            if entries:
                 break
-            if taken and size + entry.size > self._source.bytes_max:
+            listing = self._look()
+            entries = self._fresh(busy)
+            if entries or after is not None:
                 break
-            taken.append(entry)
-            size += entry.size
-        return Slice(self._name, None, size, tuple(taken)) if taken else None
+            if listing.young_ms is None or listing.young_ms > _WAIT_MS_MAX:
+                self._refuse_unreadable(listing)
+                break
+            self._source.clock.sleep_ms(listing.young_ms)
+        size = sum(entry.size for entry in entries)
+        return Slice(self._name, None, size, entries) if entries else None
 
-    def _list_new(self) -> list[Entry]:
-        youngest = self._source.clock.wall_us() - self._source.min_age_ms * 1_000
-        found = []
-        for entry in self._storage.list(""):
-            parts = entry.path.split("/")
-            if any(part.startswith((".", "_")) for part in parts):
-                continue
-            seen = self._seen.get(entry.path)
-            if seen is not None:
-                self._check_unchanged(entry, seen)
-            elif self._source.min_age_ms == 0 or (entry.modified_us or 0) <= youngest:
-                found.append(entry)
-        return sorted(found, key=lambda entry: (entry.modified_us or 0, entry.path))
+    def _look(self) -> Listing:
+        """List the directory; known files are checked when a run starts, and once a minute."""
+        now_ms = self._source.clock.monotonic_ms()
+        due = self._checked_ms is None or now_ms - self._checked_ms >= _CHECK_EVERY_MS
+        if due:
+            self._checked_ms = now_ms
+        listing = self._lister.look(
+            self._log, check=self._check_known if due else None, after=self._log.after
+        )
+        for entry in listing.ready:
+            self._guess.note(entry.path)
+        by_time = (lambda e: e.path) if self._source.ordered else _time_and_path
+        self._waiting = sorted(listing.ready, key=by_time)
+        return listing
 
-    def _check_unchanged(self, entry: Entry, seen: _Log) -> None:
-        if (entry.size, entry.modified_us or 0) != (seen.size, seen.modified_us):
+    def _fresh(self, busy: set[str]) -> tuple[Entry, ...]:
+        """The next slice of files that are as they were listed; others are listed again."""
+        unread = [entry for entry in self._waiting if entry.path not in busy]
+        while unread:
+            piece = slices(
+                unread[: self._source.files_max], self._source.files_max, self._source.bytes_max
+            )[0]
+            entries = [(entry, self._lister.again(entry)) for entry in piece]
+            moved = {old.path for old, new in entries if new != old}
+            if not moved:
+                return piece
+            unread = [entry for entry in unread if entry.path not in moved]
+            self._waiting = [entry for entry in self._waiting if entry.path not in moved]
+        return ()
+
+    def _refuse_unreadable(self, listing: Listing) -> None:
+        if listing.unreadable:
+            raise InvalidInputError(
+                "a file has a name that is no text, so Spark cannot open it",
+                kind="unreadable_name",
+                source=self._name,
+                path=listing.unreadable[0],
+                files=len(listing.unreadable),
+                remedy="rename it; all other files were read",
+            )
+
+    def _check_known(self, entry: Entry) -> None:
+        """The same size and time, or the same bytes: otherwise the file is another one."""
+        seen = self._log.find(entry.path)
+        if seen is None or self._source.on_change == "keep":
+            return
+        if (entry.size, entry.modified_us or 0) == (seen.size, seen.modified_us):
+            return
+        digest = self._digest(entry) if seen.digest and entry.size == seen.size else seen.digest
+        if entry.size != seen.size or digest != seen.digest:
             raise InvalidInputError(
                 "a file was changed after it was read",
                 kind="file_changed",
@@ -208,61 +288,126 @@ class FilesReader:
                 path=entry.path,
                 size_then=seen.size,
                 size_now=entry.size,
-                remedy="put new rows into new files; restore the old content to go on",
+                modified_then_us=seen.modified_us,
+                modified_now_us=entry.modified_us,
+                remedy="bring the old bytes back and put new rows into new files; or rename the "
+                "file, and all of it is read as a new one; or say on_change='keep', and what was "
+                "read stays while the new bytes are not read",
             )
+        self._log.touch(Seen(entry.path, entry.size, entry.modified_us or 0, seen.digest))
+
+    def _digest(self, entry: Entry) -> str:
+        if self._root is None:
+            return entry.tag or ""
+        try:
+            return content_digest(f"{self._root}/{entry.path}", entry.size)
+        except OSError:
+            return ""  # gone or unreadable by now: nothing to compare with
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The rows of some files."""
-        base = self._source.path
-        if base.split("://", 1)[0] in OBJECT_SCHEMES:
-            base = "s3a://" + base.split("://", 1)[1] if base.startswith("s3://") else base
-        else:
-            base = self._storage.url
-        paths = [f"{base.rstrip('/')}/{entry.path}" for entry in piece.detail]
-        if self._reader is None or self._reader[0] is not spark:
-            options = self._source.options
-            if self._source.format != "parquet":
-                options = {"mode": "FAILFAST", **options}
-            reader = spark.read.schema(self._source.schema_text).options(**options)
-            self._reader = spark, reader.format(self._source.format)
-        return self._reader[1].load(paths[0] if len(paths) == 1 else paths)
+        if self._frames is None:
+            base = self._root or self._source.path.rstrip("/")
+            if base.startswith("s3://"):
+                base = "s3a://" + base.split("://", 1)[1]
+            self._frames = FileFrames(
+                base=base,
+                local=self._root is not None,
+                schema=self._source.schema_text,
+                columns=self._source.all_columns(),
+                format=self._guess.format,
+                options=self._source.options,
+            )
+        return self._frames.read(spark, [entry.path for entry in piece.detail])
 
     def advance(self, piece: Slice) -> None:
-        """These files were read."""
+        """These files were read; one that changed meanwhile may have been read in part."""
         for entry in piece.detail:
-            log = _Log(entry.path, entry.size, entry.modified_us or 0)
-            self._seen[log.path] = log
-            self._order.append(log)
-        self._bytes_done += piece.bytes
-        self._waiting = [entry for entry in self._waiting if entry.path not in self._seen]
+            digest = self._digest(entry)
+            now = self._lister.again(entry)
+            if now is not None and now != entry:
+                raise InvalidInputError(
+                    "a file was changed while it was read",
+                    kind="file_changed",
+                    source=self._name,
+                    path=entry.path,
+                    size_then=entry.size,
+                    size_now=now.size,
+                    remedy="nothing was committed: run again when it is complete. Write files "
+                    "elsewhere and rename them, or raise min_age_ms",
+                )
+            self._log.add(Seen(entry.path, entry.size, entry.modified_us or 0, digest))
+        done = {entry.path for entry in piece.detail}
+        self._waiting = [entry for entry in self._waiting if entry.path not in done]
+
+    def rows_read(self, piece: Slice, scans: Sequence[Scan]) -> int | None:
+        """How many rows a slice had, from what Spark has counted; None where it has not."""
+        paths = {entry.path for entry in piece.detail}
+        found: dict[tuple[str, int], Scan] = {}
+        for scan in scans:
+            if self._path_of(scan.url) in paths:
+                key = (scan.url, scan.files)
+                known = found.get(key)
+                found[key] = scan if known is None or known.rows < scan.rows else known
+        if not found:
+            return None
+        skipped = any(scan.pushed for scan in found.values())
+        if skipped and self._root is not None and len(paths) <= _FOOTERS_MAX:
+            return footer_rows([f"{self._root}/{path}" for path in paths])
+        return sum(scan.rows for scan in found.values())
 
     def history(self) -> list[Slice]:
         """All files that were read, if every one is still there and unchanged."""
-        there = {entry.path: entry for entry in self._storage.list("")}
-        missing = [log.path for log in self._order if log.path not in there]
-        if missing:
+        there = {
+            seen.path: stat_entry(self._root, seen.path) if self._root else None
+            for seen in self._log.order
+        }
+        if self._root is None:
+            there |= {entry.path: entry for entry in self._storage.list("")}
+        missing = [path for path, entry in there.items() if entry is None]
+        if missing or self._log.forgotten:
             raise InvalidInputError(
-                "files that were read are gone, so a new operator cannot be filled from them",
-                kind="history_lost", source=self._name, missing=len(missing), first=missing[0],
+                "files that were read are gone or forgotten, so a new operator cannot be filled "
+                "from them",
+                kind="history_lost",
+                source=self._name,
+                missing=len(missing) + self._log.forgotten,
+                first=missing[0] if missing else None,
                 remedy="bring the files back, or start a new pipeline",
-            )  # fmt: skip
-        found: list[Slice] = []
-        taken: list[Entry] = []
-        for log in self._order:
-            entry = there[log.path]
-            self._check_unchanged(entry, log)
-            size = sum(file.size for file in taken)
-            if len(taken) >= self._source.files_max or (
-                taken and size + entry.size > self._source.bytes_max
-            ):
-                found.append(Slice(self._name, None, size, tuple(taken)))
-                taken = []
-            taken.append(entry)
-        if taken:
-            found.append(Slice(self._name, None, sum(e.size for e in taken), tuple(taken)))
-        return found
+            )
+        entries = [entry for seen in self._log.order if (entry := there[seen.path]) is not None]
+        for entry in entries:
+            self._check_known(entry)
+        pieces = slices(entries, self._source.files_max, self._source.bytes_max)
+        return [Slice(self._name, None, sum(e.size for e in some), some) for some in pieces]
 
     def backlog(self) -> Backlog:
         """Bytes."""
         waiting = sum(entry.size for entry in self._waiting)
-        return Backlog(self._bytes_done, self._bytes_done + waiting, "bytes")
+        return Backlog(self._log.bytes_read, self._log.bytes_read + waiting, "bytes")
+
+    # What went wrong
+
+    def explain(self, spark: Any, url: str) -> dict[str, object] | None:
+        """Facts about a file that Spark could not read, if it is one of this source's."""
+        path = self._path_of(url)
+        if path is None:
+            return None
+        facts: dict[str, object] = {"source": self._name, "path": path}
+        if self._guess.format != "parquet" and self._frames is not None:
+            facts |= bad_record(spark, self._frames, self._root, path, self._guess.format)
+        return facts
+
+    def _path_of(self, url: str) -> str | None:
+        from urllib.parse import unquote
+
+        base = self._root or self._source.path.split("://", 1)[-1]
+        for text in (url, unquote(url)):
+            start = text.find(f"{base.rstrip('/')}/")
+            if start >= 0:
+                return text[start + len(base.rstrip("/")) + 1 :]
+        return None
+
+
+def _time_and_path(entry: Entry) -> tuple[int, str]:
+    return entry.modified_us or 0, entry.path

@@ -1,0 +1,124 @@
+"""What a run writes on its checkpoints besides positions and state: label, properties, tables.
+
+Invariants:
+- The digest of every static table is part of each checkpoint. Another table is refused by name
+  before anything runs, unless the change is allowed; then it is recorded.
+- Names of properties that begin with `holdfast.` are Holdfast's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.checkpoint import Draft
+from holdfast.errors import IncompatibleError, InvalidInputError
+from holdfast.format.manifest import Manifest
+from holdfast.ids import check_name
+from holdfast.pipeline.graph import Graph, StaticTable, StepNode, upstream
+
+OWN = "holdfast."
+_TABLE = f"{OWN}static."
+_BYTES_MAX = 2 * 1024
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Label and properties of a run's checkpoints. tables: digests by the join's name."""
+
+    label: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, str] = field(default_factory=dict)
+
+    def mark(self, draft: Draft) -> None:
+        """Write them on a draft; properties of the checkpoint before are replaced."""
+        own = {f"{_TABLE}{name}": digest for name, digest in self.tables.items()}
+        draft.set_properties({**self.properties, **own})
+
+
+def checked_marks(label: str | None, properties: Mapping[str, str] | None) -> Marks:
+    """Refuse what a checkpoint cannot carry, before anything runs."""
+    if label is not None:
+        check_name(label, "label")
+    given = dict(properties or {})
+    for key, value in given.items():
+        if not isinstance(key, str) or not isinstance(value, str) or key.startswith(OWN):
+            raise InvalidInputError(
+                "a property is a text under a name that does not begin with 'holdfast.'",
+                kind="invalid_property",
+                property=repr(key)[:80],
+                value=repr(value)[:80],
+            )
+    size = sum(len(key) + len(value) for key, value in given.items())
+    if size > _BYTES_MAX:
+        raise InvalidInputError(
+            "properties are too large",
+            kind="properties_too_large",
+            size=size,
+            limit=_BYTES_MAX,
+        )
+    return Marks(label, given)
+
+
+def static_tables(graph: Graph) -> dict[str, StaticTable]:
+    """The tables of all static joins by name."""
+    found: dict[str, StaticTable] = {}
+    for target in [*graph.operators, *graph.sinks]:
+        for node in upstream(target):
+            if isinstance(node, StepNode) and node.static is not None:
+                found[node.static.name] = node.static
+    return found
+
+
+def table_digests(graph: Graph, spark: Any) -> dict[str, str]:
+    """Digests of the content of all static tables: one aggregation for each."""
+    return {
+        name: _digest(table.frame(spark))
+        for name, table in static_tables(graph).items()
+        if table.check
+    }
+
+
+def _digest(frame: Any) -> str:
+    """Count and two sums over the hashes of all rows: independent of their order."""
+    names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
+    shape = frame.schema.simpleString()
+    row = f"struct({', '.join(names)})"
+    hashed = f"to_json({row})" if "map<" in shape or "variant" in shape else ", ".join(names)
+    found = (
+        frame.selectExpr(f"xxhash64({hashed}) AS h", f"hash({hashed}) AS g")
+        .selectExpr(
+            "count(*) AS n",
+            "coalesce(sum(cast(h AS decimal(20,0))), 0) AS s",
+            "coalesce(bit_xor(xxhash64(h, g)), 0) AS x",
+        )
+        .first()
+    )
+    return f"{found['n']}:{found['s']}:{found['x']}"
+
+
+def check_tables(
+    manifest: Manifest | None, digests: Mapping[str, str], *, allow_changes: bool
+) -> list[str]:
+    """Notes about tables that differ from those of the checkpoint; refused unless allowed."""
+    if manifest is None:
+        return []
+    before = {
+        key.removeprefix(_TABLE): value
+        for key, value in manifest.properties.items()
+        if key.startswith(_TABLE)
+    }
+    changed = sorted(name for name in digests if before.get(name, digests[name]) != digests[name])
+    if changed and not allow_changes:
+        raise IncompatibleError(
+            "a table of a static join is not the one that the state was made with",
+            kind="static_table_changed",
+            tables=",".join(changed),
+            rows=",".join(
+                f"{before[n].split(':')[0]}->{digests[n].split(':')[0]}" for n in changed
+            ),
+            remedy="bring the old table back; or allow_changes=True: rows from now on meet the new "
+            "table, and what the old one gave stays; or start a new pipeline",
+        )
+    return [f"{name}: another table from now on, what the old one gave stays" for name in changed]

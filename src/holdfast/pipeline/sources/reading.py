@@ -1,0 +1,123 @@
+"""Listed files as a DataFrame: each name is a literal, whatever it contains.
+
+Spark takes the paths that it is given for patterns, and Hadoop cannot name some files at all. So:
+
+- What a pattern could mean is escaped.
+- Local files with a colon in their name are read without Hadoop's checksum layer, which cannot name
+  their checksum file. Where a path has both, the file is read by itself with patterns turned off:
+  turned off for several paths, Spark reads each of them several times.
+- Files below `column=value` directories are read with the source's directory as their base, those
+  of one set of columns at a time: given several sets at once, Spark refuses or leaves files out.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
+_RAW = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+_BAD = "__hf_bad"
+_NO_PATTERNS = {"__globPaths__": "false"}
+
+
+def escaped(path: str) -> str:
+    """A path as a pattern that fits nothing but this path."""
+    return _PATTERN.sub(lambda match: "\\" + match.group(), path)
+
+
+def partition_columns(path: str) -> tuple[str, ...]:
+    """The columns that the directories of a file name: `day=2024-01-01/hour=7/a.parquet`."""
+    parts = path.split("/")[:-1]
+    return tuple(
+        part.split("=", 1)[0] for part in parts if "=" in part and not part.startswith("=")
+    )
+
+
+def footer_rows(paths: Sequence[str]) -> int | None:
+    """Rows of Parquet files by their footers; None where one cannot be read."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return sum(int(pq.read_metadata(path).num_rows) for path in paths)
+    except (OSError, pa.ArrowException):
+        return None
+
+
+class FileFrames:
+    """Makes DataFrames of files below one base."""
+
+    def __init__(
+        self,
+        *,
+        base: str,
+        local: bool,
+        schema: str,
+        columns: Sequence[str],
+        format: str,  # noqa: A002
+        options: Mapping[str, str],
+    ) -> None:
+        """base: the directory or prefix, as Spark is to see it."""
+        self._base, self._local, self._schema = base.rstrip("/"), local, schema
+        self._columns, self._format = list(columns), format
+        self._options = {**({} if format == "parquet" else {"mode": "FAILFAST"}), **options}
+        self._plain: tuple[Any, Any] | None = None
+
+    def url(self, path: str) -> str:
+        """A file as Spark names it."""
+        return f"{'file:' if self._local else ''}{self._base}/{path}"
+
+    def read(self, spark: Any, paths: Sequence[str]) -> Any:
+        """The rows of these files, with the declared columns in their order."""
+        groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
+        for path in paths:
+            groups.setdefault((partition_columns(path), self._way(path)), []).append(path)
+        frames = [self._group(spark, columns, way, some) for (columns, way), some in groups.items()]
+        return functools.reduce(lambda left, right: left.union(right), frames)
+
+    def _way(self, path: str) -> str:
+        """How a file must be read: usual, raw, or by itself under its own name."""
+        whole = f"{self._base}/{path}"
+        if self._local and ":" in whole:
+            if _PATTERN.search(whole):
+                return path
+            if ":" in path.rsplit("/", 1)[-1]:
+                return "raw:"
+        return "usual:"
+
+    def _group(self, spark: Any, columns: tuple[str, ...], way: str, paths: list[str]) -> Any:
+        if way == "usual:" and not columns:
+            if self._plain is None or self._plain[0] is not spark:
+                self._plain = spark, self._reader(spark, {})
+            return self._plain[1].load(self._texts(paths))
+        options: dict[str, str] = {} if way == "usual:" else dict(_RAW)
+        alone = way not in ("usual:", "raw:")
+        if alone:
+            options |= _NO_PATTERNS
+        if columns:
+            options["basePath"] = self.url("").rstrip("/")
+        reader = self._reader(spark, options)
+        frame = reader.load([self.url(path) for path in paths] if alone else self._texts(paths))
+        return frame.select(*(f"`{name.replace('`', '``')}`" for name in self._columns))
+
+    def _texts(self, paths: list[str]) -> Any:
+        texts = [escaped(self.url(path)) for path in paths]
+        return texts[0] if len(texts) == 1 else texts
+
+    def first_bad(self, spark: Any, path: str) -> str | None:
+        """The first record of a text file that does not fit the schema."""
+        options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
+        reader = self._reader(spark, options | _RAW | _NO_PATTERNS if self._local else options)
+        frame = reader.schema(f"{self._schema}, `{_BAD}` string").load(self.url(path))
+        rows = frame.where(f"`{_BAD}` IS NOT NULL").limit(1).collect()
+        return str(rows[0][_BAD]) if rows else None
+
+    def _reader(self, spark: Any, more: Mapping[str, str]) -> Any:
+        options = {**self._options, **more}
+        return spark.read.schema(self._schema).options(**options).format(self._format)
