@@ -41,19 +41,19 @@ def write(path, text) -> None:
     os.utime(path, (1_700_000_000, 1_700_000_000))
 
 
-@pytest.mark.parametrize("format", ["parquet", "json", "csv"])
-def test_a_listed_name_is_a_literal(spark, tmp_path, format) -> None:
+@pytest.mark.parametrize("kind", ["parquet", "json", "csv"])
+def test_a_listed_name_is_a_literal(spark, tmp_path, kind) -> None:
     """Every printable character in a name, and a directory full of pattern characters."""
     for place in ("plain", "in [x]{a,b}:*?"):
         home = tmp_path / place
         home.mkdir()
         names = STRANGE if place == "plain" else STRANGE[-12:]
         for number, name in enumerate(names):
-            file = home / f"{name}.{format}"
-            if format == "parquet":
+            file = home / f"{name}.{kind}"
+            if kind == "parquet":
                 pq.write_table(pa.table({"x": [number]}), file)
             else:
-                file.write_text(f'{{"x": {number}}}\n' if format == "json" else f"{number}\n")
+                file.write_text(f'{{"x": {number}}}\n' if kind == "json" else f"{number}\n")
             os.utime(file, (number + 1, number + 1))
         run(tmp_path, spark, hf.sources.Files(home, schema="x long"), name=place[:2].strip())
         got = published(spark, tmp_path / f"o-{place[:2].strip()}", ["x"])
@@ -319,6 +319,6 @@ def test_read_files_go_once_their_checkpoint_is_the_oldest(spark, tmp_path) -> N
     files = hf.sources.Files(tmp_path / "in", schema="x long", files_max=1, after_read="delete")
     run(tmp_path, spark, files)
     left = sorted(os.listdir(tmp_path / "in"))
-    assert left == ["4.parquet", "5.parquet"], "three checkpoints are kept"
+    assert left == ["3.parquet", "4.parquet", "5.parquet"], "three checkpoints are kept"
     run(tmp_path, spark, files, resume="epoch:3")
     assert published(spark, tmp_path / "o-p", ["x"]) == {f"[{n}]": 1 for n in range(6)}

@@ -351,10 +351,11 @@ class FilesReader:
                 found[key] = scan if known is None or known.rows < scan.rows else known
         if not found:
             return None
-        skipped = any(scan.pushed for scan in found.values())
+        counted = sum(scan.rows for scan in found.values())
+        skipped = self._guess.format == "parquet" and any(s.pushed for s in found.values())
         if skipped and self._root is not None and len(paths) <= _FOOTERS_MAX:
-            return footer_rows([f"{self._root}/{path}" for path in paths])
-        return sum(scan.rows for scan in found.values())
+            return footer_rows([f"{self._root}/{path}" for path in paths]) or counted
+        return counted
 
     def history(self) -> list[Slice]:
         """All files that were read, if every one is still there and unchanged."""

@@ -31,12 +31,11 @@ _DEPTH_MAX = 64
 
 def is_hidden(path: str) -> bool:
     """Whether Spark would not see a file, by any part of its path."""
-    return any(
-        part.startswith(".")
-        or (part.startswith("_") and "=" not in part)
-        or part.endswith("._COPYING_")
-        for part in path.split("/")
-    )
+    return any(_is_hidden_name(part) for part in path.split("/"))
+
+
+def _is_hidden_name(name: str) -> bool:
+    return name[:1] == "." or (name[:1] == "_" and "=" not in name) or name.endswith("._COPYING_")
 
 
 def matches(pattern: str | None, path: str) -> bool:
@@ -134,9 +133,9 @@ class Lister:
         waiting = [(self._root, "")]
         while waiting:
             directory, prefix = waiting.pop()
-            for name, entry in _scan(directory):
-                path = f"{prefix}{name}"
-                if is_hidden(name):
+            for entry in _scan(directory):
+                path = prefix + entry.name
+                if _is_hidden_name(entry.name):
                     continue
                 if _is_directory(entry):
                     waiting.append((entry.path, f"{path}/"))
@@ -211,9 +210,8 @@ class Lister:
         if kept is None or checking or not _unchanged(kept, changed_ns):
             kept = _Directory(changed_ns, self._clock.wall_us() * 1_000)
             self._directories[prefix.rstrip("/")] = kept
-            for path, entry in self._scan_wanted(directory, prefix, kept):
-                if not checking and known.knows(path):
-                    continue
+            skip = None if checking else known.knows
+            for path, entry in self._scan_wanted(directory, prefix, kept, skip):
                 found = self._entry(entry, path, kept, listing)
                 if found is not None:
                     yield found
@@ -223,13 +221,19 @@ class Lister:
             )
 
     def _scan_wanted(
-        self, directory: str, prefix: str, kept: _Directory
+        self,
+        directory: str,
+        prefix: str,
+        kept: _Directory,
+        skip: Callable[[str], bool] | None,
     ) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Visible files of a directory that fit the pattern; directories are noted."""
-        for name, entry in _scan(directory):
-            if is_hidden(name):
+        for entry in _scan(directory):
+            path = prefix + entry.name
+            if skip is not None and skip(path):
+                continue  # first of all: nearly every name is known
+            if _is_hidden_name(entry.name):
                 continue
-            path = f"{prefix}{name}"
             if _is_directory(entry):
                 kept.children.append((entry.path, f"{path}/"))
             elif matches(self._pattern, path):
@@ -261,11 +265,10 @@ def _unchanged(kept: _Directory, changed_ns: int) -> bool:
     return kept.settled and quiet and kept.changed_ns == changed_ns
 
 
-def _scan(directory: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+def _scan(directory: str) -> Iterator[os.DirEntry[str]]:
     try:
         with os.scandir(directory) as entries:
-            for entry in entries:
-                yield entry.name, entry
+            yield from entries
     except FileNotFoundError:
         return
     except OSError as error:
