@@ -1,4 +1,4 @@
-"""Prometheus metrics, on request, on loopback. Every metric has the label `pipeline`."""
+"""Prometheus metrics, on request, on loopback. Those of checkpoints have the label `pipeline`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ class Metrics:
         self._rows = self._metric(count, "rows", "Rows that were read from the sources")
         self._changes = self._metric(count, "changes", "Changes that operators gave")
         self._late = self._metric(count, "late_rows", "Rows that came too late")
-        self._future = self._metric(
-            count, "future_rows", "Rows too far ahead to move the watermark"
-        )
+        self._future = self._metric(count, "future_rows", "Rows too far ahead for the watermark")
         self._bytes = self._metric(count, "state_bytes", "Bytes of new runs")
         self._epoch = self._metric(gauge, "epoch", "The last epoch")
         self._lag = self._metric(gauge, "backlog", "What is left to read", "source", "unit")
         self._phase = self._metric(histogram, "phase_seconds", "Time by phase of an epoch", "phase")
-        self._commit = self._metric(
-            histogram, "checkpoint_seconds", "Time to make a checkpoint durable"
-        )
-        self._checkpoints = self._metric(count, "checkpoints", "Checkpoints that are durable")
-        self._written = self._metric(count, "checkpoint_bytes", "Bytes that checkpoints wrote")
-        self._pending = self._metric(gauge, "pending_sinks", "Tokens that wait to be published")
+        made = "Time to make a checkpoint durable"
+        self._commit = self._metric(histogram, "checkpoint_seconds", made, "pipeline")
+        self._checkpoints = self._metric(count, "checkpoints", "Durable checkpoints", "pipeline")
+        wrote = "Bytes that checkpoints wrote"
+        self._written = self._metric(count, "checkpoint_bytes", wrote, "pipeline")
+        waiting = "Tokens that wait to be published"
+        self._pending = self._metric(gauge, "pending_sinks", waiting, "pipeline")
         self._watermark: Any = None
         self._behind: Any = None
         self._clock = SystemClock()
         self._last_ms = self._clock.monotonic_ms()
-        age = self._metric(gauge, "checkpoint_age_seconds", "Time since the last checkpoint")
+        age = self._metric(gauge, "checkpoint_age_seconds", "Time since the last one", "pipeline")
         age.labels(pipeline).set_function(self._age_seconds)
         serve = prometheus.start_http_server
         self.server = serve(port, addr="127.0.0.1", registry=self._place)
@@ -55,23 +54,22 @@ class Metrics:
         return (self._clock.monotonic_ms() - self._last_ms) / 1e3
 
     def _metric(self, make: Any, name: str, text: str, *labels: str) -> Any:
-        return make(f"holdfast_{name}", text, ["pipeline", *labels], registry=self._place)
+        return make(f"holdfast_{name}", text, labels, registry=self._place)
 
     def add(self, report: EpochReport) -> None:
         """One more epoch."""
-        name = self._pipeline
-        self._epochs.labels(name).inc()
-        self._rows.labels(name).inc(report.rows)
-        self._changes.labels(name).inc(report.changes)
-        self._late.labels(name).inc(report.late)
-        self._bytes.labels(name).inc(report.bytes_new)
-        self._future.labels(name).inc(report.future)
+        self._epochs.inc()
+        self._rows.inc(report.rows)
+        self._changes.inc(report.changes)
+        self._late.inc(report.late)
+        self._bytes.inc(report.bytes_new)
+        self._future.inc(report.future)
         self._set_time(report)
-        self._epoch.labels(name).set(report.epoch)
+        self._epoch.set(report.epoch)
         for source, backlog in report.backlog.items():
-            self._lag.labels(name, source, backlog.unit).set(backlog.total - backlog.done)
+            self._lag.labels(source, backlog.unit).set(backlog.total - backlog.done)
         for phase, ms in report.phases_ms.items():
-            self._phase.labels(name, phase.replace(" ", "_")).observe(ms / 1e3)
+            self._phase.labels(phase.replace(" ", "_")).observe(ms / 1e3)
 
     def _set_time(self, report: EpochReport) -> None:
         """A pipeline without a watermark has no such metric, rather than 0."""
@@ -81,13 +79,13 @@ class Metrics:
                 self._watermark = self._metric(
                     gauge, "watermark_seconds", "Event time that is complete"
                 )
-            self._watermark.labels(self._pipeline).set(report.watermark_us / 1e6)
+            self._watermark.set(report.watermark_us / 1e6)
         if report.lag_us is not None:
             if self._behind is None:
                 self._behind = self._metric(
                     gauge, "watermark_lag_seconds", "Watermark behind the newest event"
                 )
-            self._behind.labels(self._pipeline).set(report.lag_us / 1e6)
+            self._behind.set(report.lag_us / 1e6)
 
     def add_checkpoint(self, report: CheckpointReport) -> None:
         """One more durable checkpoint; called in the commit thread."""

@@ -187,6 +187,9 @@ def test_metrics_logs_and_ctrl_c_of_the_command(tmp_path) -> None:
         values = _scrape(port, process, epochs=3)
         assert values["holdfast_rows_total"] == 10 * values["holdfast_epochs_total"]
         assert values['holdfast_phase_seconds_count{phase="job"}'] >= 3
+        assert values['holdfast_checkpoints_total{pipeline="p"}'] >= 2
+        assert values['holdfast_checkpoint_age_seconds{pipeline="p"}'] < 120
+        assert values['holdfast_pending_sinks{pipeline="p"}'] == 0
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=60)
     finally:
@@ -194,6 +197,8 @@ def test_metrics_logs_and_ctrl_c_of_the_command(tmp_path) -> None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     assert process.returncode == 0, err[-2000:]
+    records = [json.loads(line) for line in err.splitlines() if line.startswith('{"time"')]
+    assert {"recovery", "epoch", "checkpoint"} <= {record.get("event") for record in records}
     epochs = int(re.search(r"(\d+) epochs, (\d+) rows", out).group(1))
     manifest = hf.read_store(tmp_path / "cp", "p").manifest("latest")
     assert manifest.epoch == epochs - 1, "the last epoch was finished and committed"
