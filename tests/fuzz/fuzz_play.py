@@ -219,8 +219,9 @@ class World:
         ddl = ", ".join(f"`{f.name}` {f.dataType.simpleString()}" for f in frame.schema.fields)
         source = hf.sources.Journal(path, payload=ddl + (", _weight bigint" if changes else ""))
         events = self.spark.createDataFrame(payloads, "payload binary")
-        missing = [n for n in source._event_names() if n != "payload"]
-        events = events.select(*[F.lit(None).alias(n) for n in missing], "payload")
+        shape = self.spark.createDataFrame([], source.raw_schema()).columns
+        head = [F.lit(None).alias(name) for name in shape if name != "payload"]
+        events = events.select(*head, "payload")
         table = source.shaped(events).toArrow()
         return rows_of(table, columns, "_weight" if changes else None)
 
@@ -251,7 +252,7 @@ class World:
             except HoldfastError as error:
                 raise Failure(f"{sink.kind} sink {sink.name} cannot be read: {error}") from error
             except Exception as error:
-                text = str(error).splitlines()[0]
+                text = " ".join(str(error).splitlines()[:2])[:300]
                 raise Failure(f"{sink.kind} sink {sink.name} cannot be read: {text}") from error
             found = difference(got, want, list(node.columns))
             if found:

@@ -542,7 +542,7 @@ class Maker:
             kinds = rng.choice([["changelog", "upsert"], ["upsert"], ["changelog"]])
         if edge in ("fork_upsert", "restore_old", "restore_before"):
             kinds = ["changelog", "upsert"]
-        if edge in ("fork_same", "two_pipelines"):
+        if edge in ("fork_same", "two_pipelines", "nested_nulls"):
             kinds = ["changelog"]
         if edge.startswith("journal"):
             kinds = ["journal", "changelog"]

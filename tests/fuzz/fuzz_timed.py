@@ -75,10 +75,10 @@ def make_timed(seed: int) -> Timed:
     names = ["s0", "s1"] if made.kind == "interval" else ["s0"]
     live: Counter = Counter()
     now = dict.fromkeys(names, 0)
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, 2)):
         run = {}
         for name in names:
-            run[name] = [_rows(rng, made, now, name, live) for _ in range(rng.randint(1, 5))]
+            run[name] = [_rows(rng, made, now, name, live) for _ in range(rng.randint(1, 4))]
         made.runs.append(run)
         made.partitions.append(rng.randint(1, 7))
     return made

@@ -10,7 +10,7 @@ from pathlib import Path
 import holdfast as hf
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
-ROWS, ROWS_PER_EPOCH = (60_000, 120) if SOAK else (3_000, 120)
+ROWS, ROWS_PER_EPOCH = (60_000, 120) if SOAK else (2_000, 125)
 PEOPLE = 50
 
 

@@ -140,7 +140,7 @@ def check(home: Path) -> None:
     assert hf.verify_store(hf.read_store(home / "cp", "p"), deep=True).ok
 
 
-@pytest.mark.timeout(3_600 if SOAK else 400)
+@pytest.mark.timeout(7_200 if SOAK else 900)
 def test_killed_with_all_sinks_no_sink_has_a_duplicate_or_a_gap(tmp_path) -> None:
     """Driver, JVM, worker or all at random moments, then 1, 2 or 7 partitions: every sink is exact."""
     seed = int(os.environ.get("HOLDFAST_KILLS_SEED", str(int(time.time()))))
@@ -158,7 +158,8 @@ def test_killed_with_all_sinks_no_sink_has_a_duplicate_or_a_gap(tmp_path) -> Non
                 alive = child.wait_for("epoch", rng.randint(1, 3), 240)
                 time.sleep(rng.random() * 0.5)
             assert alive, f"it failed by itself: {child.lines[-3:]}"
-            assert not child.wait_for("done", 1, 1) if child.process.poll() is not None else True
+            ended = any(line.startswith("done") for line in child.lines)
+            assert not ended, "it ended before it was killed often enough"
             child.kill(victim, rng)
         finally:
             child.end()
