@@ -38,6 +38,10 @@ settings.load_profile("holdfast")
 # Files that take minutes come first, so that no worker is left alone with one at the end.
 _LONGEST = (
     "integration/pipeline/test_kills.py",
+    "integration/pipeline/test_kills_all_sinks.py",
+    "fuzz/test_fuzz.py",
+    "regressions/test_input_regressions.py",
+    "regressions/test_output_regressions.py",
     "integration/guard/test_restore_and_continue.py",
     "integration/pipeline/test_epoch_faults.py",
     "integration/pipeline/test_windows.py",
