@@ -359,8 +359,8 @@ class World:
         try:
             self.run(phase.partitions)
         except HoldfastError as error:
-            if "w" not in map(str, error.facts.values()):
-                raise Failure(f"a null weight: {error.kind} does not name the column") from error
+            if "column=w" not in str(error):
+                raise Failure(f"a null weight, without its column: {error}") from error
         else:
             raise Failure("a null weight was accepted")
         self.check()
