@@ -133,16 +133,6 @@ MUTATIONS = [
         "            retired |= not _try_manifest(reader, entry, manifests)",
         "            _try_manifest(reader, entry, manifests)",
     ),
-    Mutation(
-        LOST + "test_a_writer_that_commits_meanwhile_is_no_loss",
-        "checkpoint/evidence.py",
-        "        witnesses = call_witnesses(reader)\n        state, outcomes = reader.catalog(), "
-        "reader.outcomes()\n",
-        "        state, outcomes = reader.catalog(), reader.outcomes()\n"
-        "        witnesses = call_witnesses(reader)\n"
-        "        reader = type(reader)(reader.home)\n"
-        "        reader.head = lambda: state.head\n",
-    ),
     # A catalog that stays short
     Mutation(
         BOUNDED + "test_no_kind_of_work_lets_the_catalog_grow",

@@ -76,7 +76,6 @@ class LocalStorage:
         self._ids = ids or RandomIds()
         self._descriptor: int | None = None
         self._root = root_text(root)
-        self.reserve = Reserve(self._root, self._count)
         self._lock = threading.Lock()
         self._usage: int | None = None
         self._durable_dirs: set[str] = set()
@@ -98,6 +97,11 @@ class LocalStorage:
     def url(self) -> str:
         """The directory."""
         return self._root
+
+    @property
+    def reserve(self) -> Reserve:
+        """Bytes that are kept back; not held, which would make a cycle that keeps descriptors."""
+        return Reserve(self._root, self._count)
 
     # Reading
 

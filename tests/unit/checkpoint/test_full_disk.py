@@ -127,7 +127,7 @@ def test_the_command_line_frees_space_on_a_full_disk(small_disk):
     """`holdfast gc` on a disk without a byte."""
     several(small_disk)
     program = Path(sys.executable).with_name("holdfast")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [program, "gc", f"{small_disk}/{PIPELINE}", "--retain", "2"],
         capture_output=True, text=True, check=False, env=environment,

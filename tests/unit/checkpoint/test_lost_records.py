@@ -267,7 +267,7 @@ def test_the_command_line_says_it_and_exits_with_1(tmp_path):
     newest = max((tmp_path / PIPELINE / "catalog").iterdir())
     newest.unlink()
     program = Path(sys.executable).with_name("holdfast")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3] / "src")}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [program, "recover", "--plan", f"{tmp_path}/{PIPELINE}"],
         capture_output=True, text=True, check=False, env=environment,
