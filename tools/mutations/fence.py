@@ -167,12 +167,6 @@ MUTATIONS = [
         "            self._put(path, data, spare=True)",
     ),
     Mutation(
-        FULL + "test_the_reserve_is_for_a_full_disk_alone",
-        "checkpoint/catalog.py",
-        '            full = error.kind == "disk_full" and error.took_effect is False',
-        "            full = True",
-    ),
-    Mutation(
         FULL + "test_again_and_again",
         "storage/reserve.py",
         "                file.write(os.urandom(_BYTES))",
