@@ -128,6 +128,18 @@ def test_what_is_stored_of_a_sum_does_not_depend_on_how_it_came_about(values, or
     assert add(together, values, -1).to_pylist() == [[]]
 
 
+def test_numbers_whose_highest_bit_is_that_of_a_limb_keep_their_sign() -> None:
+    """Every power of two, and its negative, is loaded as it was stored."""
+    powers = [sign * math.ldexp(1.0, n) for n in range(-1074, 1024) for sign in (1, -1)]
+    numbers, ones = np.arange(len(powers)), np.ones(len(powers), np.int64)
+    there, empty = np.ones(len(powers), np.bool_), pa.array([[]] * len(powers), STORED)
+    parts = parts_of(np.array(powers))
+    stored = stored_form(summed(empty, there, [parts], numbers, ones))
+    again = summed(stored, there, [parts], numbers, 0 * ones)
+    assert rounded(again).doubles().tolist() == powers
+    assert stored_form(again) == stored
+
+
 def test_an_outlier_that_was_retracted_is_forgotten(monkeypatch) -> None:
     """Sums, means and deviations, also beyond all doubles, NaN and infinite, come back."""
     monkeypatch.setattr(exact_folds, "BLOCK", 2)  # groups of one batch in several blocks
@@ -147,7 +159,15 @@ def test_an_outlier_that_was_retracted_is_forgotten(monkeypatch) -> None:
         (3, -math.inf, 1),
         (4, -1e15, 1),
     ]
-    harness.step(rows_of([*base, *odd], pa.float64()))
+    first = last(harness.step(rows_of([*base, *odd], pa.float64())))
+    assert [repr(first[k]["s"]) for k in range(5)] == [
+        "1.0000000000000002e+17",
+        "inf",
+        "nan",
+        "nan",
+        "-999999999999990.0",
+    ]
+    assert all(math.isnan(first[k]["d"]) for k in (2, 3))
     seen = {
         row["k"]: row
         for row in harness.step(
