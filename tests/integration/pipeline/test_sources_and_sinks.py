@@ -36,7 +36,7 @@ def test_a_file_changed_after_being_read_is_an_error_that_names_it(spark, tmp_pa
 
 def test_the_log_of_read_files_stays_small(spark, tmp_path) -> None:
     """Thousands of files leave one compressed log and a short recent list, not a growing manifest."""
-    from holdfast.pipeline.sources.files import Files, _Log
+    from holdfast.pipeline.sources.files import Files, Seen
 
     reader = Files(str(tmp_path), schema="k string").open("in")
     sizes = []
@@ -48,8 +48,8 @@ def test_the_log_of_read_files_stays_small(spark, tmp_path) -> None:
 
     for start in range(0, 100_000, 1000):
         for n in range(start, start + 1000):
-            reader._order.append(
-                _Log(f"2026/11/15/part-{n:08d}.parquet", 1000 + n, 1_700_000_000_000_000 + n)
+            reader._log.add(
+                Seen(f"2026/11/15/part-{n:08d}.parquet", 1000 + n, 1_700_000_000_000_000 + n)
             )
         position = reader.save(Draft())
         assert position.files == start + 1000
@@ -72,7 +72,8 @@ def test_csv_and_json_files_are_read_and_bad_rows_are_errors(spark, tmp_path) ->
     (tmp_path / "in" / "b.csv").write_text("a,not-a-number\n")
     with pytest.raises(HoldfastError) as caught:
         pipe.run()
-    assert caught.value.kind in ("job_failed", "failed_in_task")
+    assert caught.value.kind == "unreadable_file"
+    assert (caught.value.facts["path"], caught.value.facts["line"]) == ("b.csv", 1)
     assert {r["k"]: r["s"] for r in pipe.view("t").arrow().to_pylist()} == {"a": 4, "b": 2}
 
 
