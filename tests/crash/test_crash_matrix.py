@@ -167,6 +167,8 @@ def test_crash_again_during_recovery(scenario):
 OTHERS = (
     "epoch.",
     "fill.",
+    "fold.",
+    "output.",
     "journal_",
 )  # points of the pipeline and the journal have suites of their own
 

@@ -262,6 +262,11 @@ class Draft:
         """Records that this epoch has processed."""
         self._processed += _typed(records, int, "count", "processed")
 
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The notes that the checkpoint will carry."""
+        return self._properties
+
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Notes of the user; never secrets, everybody can read them."""
         _typed(dict(properties), dict[str, str], "properties", "pipeline")

@@ -67,9 +67,10 @@ class Outcomes:
         return known[-1].status if known else "pending"
 
     def fully_committed(self, summary: Summary) -> bool:
-        """Whether every sink of a checkpoint has published it."""
+        """Whether no sink of a checkpoint has anything left to publish."""
         return all(
-            self.status(summary.checkpoint, sink.name) == "committed" for sink in summary.sinks
+            self.status(summary.checkpoint, sink.name) in ("committed", "aborted")
+            for sink in summary.sinks
         )
 
 

@@ -21,7 +21,7 @@ from holdfast.checkpoint.hint import write_hint
 from holdfast.checkpoint.opening import Opened, Surroundings, surroundings, take_over
 from holdfast.checkpoint.outcomes import record_outcome
 from holdfast.checkpoint.pins import pin, unpin
-from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan, Wishes
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.sweep import SweepReport
@@ -37,6 +37,9 @@ from holdfast.points import reach
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
 from holdfast.storage.reserve import fill_reserve
+
+_PUBLISH_TRIES = 3
+_PUBLISH_PAUSE_MS = 200
 
 
 class SinkHandler(Protocol):
@@ -89,6 +92,16 @@ class Store:
     def epoch_next(self) -> Epoch:
         """The next epoch. Never one that was used before, on any branch."""
         return Epoch(max(self._catalog.state.epoch_max, self._epoch_seen) + 1)
+
+    @property
+    def lineage(self) -> str:
+        """What this store and its replicas have in common; a fork has its own."""
+        return self._lineage
+
+    @property
+    def outcomes(self) -> Outcomes:
+        """What became of the tokens of live checkpoints."""
+        return self._outcomes
 
     def list(self) -> Sequence[Summary]:
         """Live checkpoints as this writer knows them, newest first."""
@@ -207,28 +220,52 @@ class Store:
         return found
 
     def settle(self, handlers: Mapping[str, SinkHandler]) -> Sequence[PendingToken]:
-        """Roll pending tokens forward, oldest first; returns those that have no handler here."""
+        """Roll pending tokens forward, oldest first; returns those that have no handler here.
+
+        A sink that fails does not keep the others from publishing; its own later tokens wait.
+        """
         left = []
+        failures: dict[str, StorageError] = {}
         for token in self.pending():
             handler = handlers.get(token.sink)
             if handler is None:
                 left.append(token)
-                continue
+            elif token.sink not in failures:
+                failure = self._publish(handler, token)
+                if failure is not None:
+                    failures[token.sink] = failure
+        for failure in failures.values():
+            raise failure
+        return left
+
+    def _publish(self, handler: SinkHandler, token: PendingToken) -> StorageError | None:
+        """Publish one token; what trying again can help is tried again, with growing pauses."""
+        for attempt in range(_PUBLISH_TRIES):
             try:
                 handler.commit(token)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - code of the user; typed here
+                retryable = bool(getattr(error, "retryable", False))
+                if retryable and attempt + 1 < _PUBLISH_TRIES:
+                    self._around.clock.sleep_ms(_PUBLISH_PAUSE_MS * 4**attempt)
+                    continue
                 self.record_outcome(token.checkpoint, token.sink, "failed", reason=str(error))
-                raise StorageError(
+                failure = StorageError(
                     "a sink could not publish",
                     kind="sink_failed",
                     sink=token.sink,
                     epoch=token.epoch,
                     reason=str(error)[:300],
-                    retryable=True,
-                    remedy="mend the sink and settle again: its token is kept",
-                ) from error
+                    tries=attempt + 1,
+                    retryable=retryable,
+                    remedy="repair the cause and run again: the rows are kept and published then; "
+                    "or give set_aside (--set-aside SINK) to move this epoch to quarantine and "
+                    "continue, and redrive (--redrive SINK) to publish it later",
+                )
+                failure.__cause__ = error
+                return failure
             self.record_outcome(token.checkpoint, token.sink, "committed")
-        return left
+            return None
+        return None
 
     # Keeping and letting go
 

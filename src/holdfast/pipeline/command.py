@@ -94,6 +94,10 @@ def run_command(
     takeover: bool = False,
     label: str | None = None,
     properties: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    set_aside: Sequence[str] = (),
+    redrive: Sequence[str] = (),
+    dry_run: bool = False,
     metrics_port: int | None = None,
     plain: bool = False,
     quiet: bool = False,
@@ -105,6 +109,8 @@ def run_command(
         pipe = load_pipeline(file)
         pipe.configure(master=master, partitions=partitions)
         pipe.check()
+        if dry_run:
+            return RunSummary(notes=pipe.plan_outputs(resume=resume, outputs=_wishes(outputs)))
         metrics = Metrics(metrics_port, pipe.name) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
         pipe.session()
@@ -124,6 +130,7 @@ def run_command(
                 accept_duplicates=accept_duplicates,
                 allow_changes=allow_changes, takeover=takeover,
                 label=label, properties=_properties(properties),
+                outputs=_wishes(outputs), set_aside=set_aside, redrive=redrive,
                 on_epoch=seen, on_checkpoint=metrics.add_checkpoint if metrics else None,
                 stop=lambda: ctrl_c.asked,
             )  # fmt: skip
@@ -133,6 +140,11 @@ def run_command(
 
 def _remark(text: str) -> None:
     print(text, file=sys.stderr)  # noqa: T201
+
+
+def _wishes(texts: Sequence[str]) -> dict[str, Any]:
+    """`SINK=WISH` as a mapping; the pipeline refuses what it does not know."""
+    return dict(text.partition("=")[::2] for text in texts)
 
 
 def _properties(given: Sequence[str]) -> dict[str, str]:

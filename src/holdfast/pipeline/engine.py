@@ -38,12 +38,13 @@ from holdfast.pipeline.report import (
     Stopwatch,
 )
 from holdfast.pipeline.resolving.common import Resolved
-from holdfast.pipeline.sinks.api import SinkWriter, token_text
+from holdfast.pipeline.settling import Outputs
+from holdfast.pipeline.sinks.api import token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of
 from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
 from holdfast.pipeline.watermarks import Watermarks
 from holdfast.points import reach
-from holdfast.state import TraceKind, expired_runs, put_trace, runs_of
+from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
@@ -62,7 +63,7 @@ class Engine:
         place: Place,
         partitions: int,
         readers: Mapping[str, SourceReader],
-        writers: Mapping[str, SinkWriter],
+        outputs: Outputs,
         durable_tasks: bool,
         on_epoch: Callable[[EpochReport], None] | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
@@ -72,14 +73,15 @@ class Engine:
         self._marks, self._explain = marks or Marks(), explainer(readers, spark)
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
-        self._readers, self._writers, self._logs = readers, writers, Logs(readers)
+        self._readers, self._logs = readers, Logs(readers)
+        self._outputs, self._writers = outputs, outputs.writers
         self._on_epoch = on_epoch or (lambda _: None)
         self._on_checkpoint = on_checkpoint or (lambda _: None)
         self._watermarks = Watermarks(graph.sources)
         self._builder = FrameBuilder(
             spark, graph, resolved, readers, place=place, partitions=partitions,
             durable=durable_tasks,
-            sink_places={name: writer.staging("")[0] for name, writer in writers.items()},
+            sink_places={name: w.staging("")[0] for name, w in outputs.writers.items()},
         )  # fmt: skip
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
@@ -92,6 +94,7 @@ class Engine:
         self._progress = Progress()
         for found in resolved.values():
             self._progress.counts.declare(found.work)
+        self._shadow: dict[str, list[RunInfo]] = {}  # of operators that only a rebuild runs again
         self.summary = RunSummary()
 
     @property
@@ -105,21 +108,20 @@ class Engine:
     # Start
 
     def start(self) -> None:
-        """Restore from the checkpoint that recovery chose, and settle the sinks."""
-        manifest = self._store.current
+        """Restore from the checkpoint that recovery chose, and settle the sinks.
+
+        Every output was looked at before: see `Outputs.look`.
+        """
         self._progress.epoch = self._store.epoch_next
-        if manifest is not None:
-            self._restore(manifest)
-        for name, writer in self._writers.items():
-            writer.retract(int(manifest.epoch) if manifest else None)
-            pending = [t.checkpoint for t in self._store.pending() if t.sink == name]
-            writer.tidy(pending)
-        self._store.settle(self._writers)
+        if self._store.current is not None:
+            self._restore(self._store.current)
+        self._outputs.act(self._store)
+        self._store.settle(self._outputs.handlers)
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
         self._logs.tell(self._store)
-        record_recovery(self._graph.pipeline, manifest, self._progress.epoch)
+        record_recovery(self._graph.pipeline, self._store.current, self._progress.epoch)
         self._merger.look(self._progress.runs)
 
     def _restore(self, manifest: Manifest) -> None:
@@ -144,21 +146,29 @@ class Engine:
 
         views: rows of kept operators as DataFrames. Positions stay where they are.
         """
-        if not changes.fills:
-            return
+        if changes.fills:
+            self._fill(changes, views)
+        self._outputs.finish(self._store.current)
+
+    def _fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
+        only = changes.new | changes.replayed
+        self._shadow = {t: [] for n in changes.replayed for t in self._resolved[n].work.traces}
         given = {id(n): views[n.name] for n in self._graph.operators if n.name in views}
         history = {name: self._readers[name].history() for name in changes.from_sources}
         count = max((len(slices) for slices in history.values()), default=0)
         for number in range(max(1, count)):
             slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
-            self._fill_epoch(changes.new, slices, given if number == 0 else self._empty(given))
+            self._fill_epoch(only, slices, given if number == 0 else self._empty(given))
         mark = self._watermarks.settled_us
         timed = any(
             found.work.timed for name, found in self._resolved.items() if name in changes.new
         )
         if timed and mark is not None:  # what the past has closed is closed now
-            self._fill_epoch(changes.new, {}, self._empty(given), watermark_us=mark)
+            self._fill_epoch(only, {}, self._empty(given), watermark_us=mark)
+        paths = [f"{self._graph.pipeline}/{r.path}" for runs in self._shadow.values() for r in runs]
+        self._shadow = {}
         self.finish()
+        self._store.storage.delete_many(paths)
 
     def note_change(self) -> None:
         """Commit what was accepted, a removal or another table, though no row came with it."""
@@ -204,6 +214,10 @@ class Engine:
                 self._progress.runs, self._schemas, self._progress.parent, self._bounds(), stop
             )
             clock.lap("merge")
+        if self._outputs.fold_due(self._store):
+            self.wait()
+            self._outputs.fold(self._store)
+            clock.lap("fold")
         reach("epoch.after_plan")
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
         reach("epoch.after_execute")
@@ -307,6 +321,7 @@ class Engine:
         }
         names = [*self._resolved, *(sink.name for sink in self._graph.sinks)]
         jobs = {}
+        held = {**self._progress.runs, **self._shadow}
         for name in names:
             traces = self._resolved[name].work.traces if name in self._resolved else {}
             jobs[name] = StageJob(
@@ -314,7 +329,7 @@ class Engine:
                 # A later epoch of one checkpoint builds on what the earlier ones wrote.
                 parent=waiting.checkpoint if waiting.epochs else self._progress.parent,
                 epoch=self._progress.epoch,
-                runs={trace: self._progress.runs.get(trace, []) for trace in traces},
+                runs={trace: held.get(trace, []) for trace in traces},
                 staging=staging,
                 watermark_us=watermark_us,
                 settled_us=settled_us,
@@ -368,16 +383,17 @@ class Engine:
         check_partitions(controls, set(self._resolved), self._partitions)
         for control in controls:
             for run in control.runs:
-                progress.runs.setdefault(run.operator, []).append(run)
+                into = self._shadow if run.operator in self._shadow else progress.runs
+                into.setdefault(run.operator, []).append(run)
                 bytes_new += run.size
             for staged in control.staged:
                 waiting.staged.setdefault(staged.sink, []).append(staged)
-            counts = control.counters
-            for key, value in counts.items():
+            for key, value in control.counters.items():
                 totals[key] = totals.get(key, 0) + value
                 mine = by_operator.setdefault(control.name, {})
                 mine[key] = mine.get(key, 0) + value
-            progress.counts.add(control.counts)
+            live = control.counts.items()
+            progress.counts.add({trace: n for trace, n in live if trace not in self._shadow})
         self._crowding.note(by_operator)
         self._builder.condensing = self._crowding.operators()
         return totals, bytes_new
@@ -418,6 +434,7 @@ class Engine:
                 directory = self._writers[sink.name].staging(waiting.checkpoint)[1]
                 token = token_text(directory, staged)
                 draft.stage_sink(sink.name, token, replay=sink.connector.replay)
+        draft.set_properties({**draft.properties, **self._outputs.properties})
         reach("epoch.after_draft")
         self._progress.parent = waiting.checkpoint
         self._commit = self._thread.submit(self._finish, draft, waiting.state)
@@ -442,7 +459,7 @@ class Engine:
         committed_ms = (time.perf_counter() - start) * 1e3
         reach("epoch.after_commit")
         if summary.sinks:
-            self._store.settle(self._writers)
+            self._store.settle(self._outputs.handlers)
         reach("epoch.after_publish")
         self._logs.tell(self._store)
         pending = len(self._store.pending())

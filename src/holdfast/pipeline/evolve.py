@@ -10,24 +10,42 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import IncompatibleError
 from holdfast.format.topology import Part, Topology, differences
-from holdfast.pipeline.graph import Graph, LateNode, Node, OperatorNode, SinkNode, SourceNode
+from holdfast.pipeline.graph import (
+    Graph,
+    LateNode,
+    Node,
+    OperatorNode,
+    SinkNode,
+    SourceNode,
+    StepNode,
+    UnionNode,
+)
+from holdfast.pipeline.operators.join import JoinWork
+from holdfast.pipeline.operators.unique import DedupeWork
 from holdfast.pipeline.resolving.common import Resolved
 
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """What a changed pipeline does with an old checkpoint."""
+    """What a changed pipeline does with an old checkpoint.
+
+    replayed: kept operators that run again over the past, with a state that is thrown away, because
+    their own does not hold the rows that they gave. rebuilt: those of `new` that are not new, but
+    whose output is built from scratch.
+    """
 
     kept: frozenset[str] = frozenset()
     new: frozenset[str] = frozenset()
     removed: tuple[str, ...] = ()
     from_sources: tuple[str, ...] = ()
     from_state: tuple[str, ...] = ()
+    replayed: frozenset[str] = frozenset()
+    rebuilt: frozenset[str] = frozenset()
 
     @property
     def fills(self) -> bool:
@@ -40,7 +58,10 @@ class ChangePlan:
         how = [*(f"source {name}" for name in self.from_sources)]
         how += [f"the state of {name}" for name in self.from_state]
         origin = " and ".join(how) or "nothing: no row came yet"
-        made += [f"{name}: new, filled from {origin}" for name in sorted(self.new)]
+        made += [
+            f"{name}: {'rebuilt' if name in self.rebuilt else 'new'}, filled from {origin}"
+            for name in sorted(self.new)
+        ]
         return made
 
 
@@ -75,6 +96,64 @@ def plan_changes(
     return ChangePlan(kept, new, removed, tuple(sources), tuple(states))
 
 
+def plan_rebuild(
+    stored: Topology, graph: Graph, resolved: Mapping[str, Resolved], sink: SinkNode
+) -> tuple[ChangePlan, list[str]]:
+    """How the output of a kept sink is rebuilt, and why it cannot be."""
+    kept = frozenset(part.name for part in stored.parts) | {n.name for n in graph.operators}
+    known = {part.name for part in stored.parts if part.kind == "source"}
+    sources: dict[str, None] = {}
+    states: dict[str, None] = {}
+    refused: list[str] = []
+    replayed: set[str] = set()
+    waiting: list[Node] = [sink]
+    while waiting:
+        node = waiting.pop()
+        for before in node.inputs:
+            if isinstance(before, OperatorNode) and replayable(resolved[before.name]):
+                if before.name not in replayed:
+                    replayed.add(before.name)
+                    waiting.append(before)
+            elif isinstance(before, StepNode | UnionNode):
+                waiting.append(before)
+            else:
+                _origin(before, kept, known, resolved, sources, states, refused)
+    if isinstance(sink.before, LateNode):
+        refused.append(f"{sink.name}: rows that were late once were not kept")
+    plan = ChangePlan(
+        new=frozenset([sink.name]),
+        rebuilt=frozenset([sink.name]),
+        from_sources=tuple(sources),
+        from_state=tuple(states),
+        replayed=frozenset(replayed),
+    )
+    return plan, refused
+
+
+def replayable(found: Resolved) -> bool:
+    """Whether an operator gives the same rows again when its past comes again, however it is cut.
+
+    Not what goes by event time (which rows were late depends on when they came), and not a
+    function of the user.
+    """
+    work = found.work
+    return isinstance(work, JoinWork | DedupeWork) and not work.timed and not work.bounds_us(0)
+
+
+def joined(plans: Iterable[ChangePlan]) -> ChangePlan:
+    """Several plans at once; `kept` and `removed` are those of the first."""
+    first, *others = plans
+    new, sources, states = first.new, dict.fromkeys(first.from_sources), first.from_state
+    replayed, rebuilt = first.replayed, first.rebuilt
+    for plan in others:
+        new |= plan.new
+        rebuilt |= plan.rebuilt
+        replayed |= plan.replayed
+        sources |= dict.fromkeys(plan.from_sources)
+        states = tuple(dict.fromkeys([*states, *plan.from_state]))
+    return ChangePlan(first.kept, new, first.removed, tuple(sources), states, replayed, rebuilt)
+
+
 def _inner(part: Part) -> bool:
     """A further trace of an operator, not a part of its own."""
     return part.what.endswith(" part")
@@ -101,18 +180,31 @@ def _origins(
 ) -> None:  # fmt: skip
     """Where the past rows of a new part come from."""
     for before in target.inputs:
-        if isinstance(before, SourceNode):
-            if before.name in known_sources:
-                sources[before.name] = None
-        elif isinstance(before, LateNode):
-            continue  # rows that were late once were not kept
-        elif isinstance(before, OperatorNode) and before.name in kept:
-            if resolved[before.name].work.complete:
-                states[before.name] = None
-            else:
-                refused.append(
-                    f"{before.name}: its state does not hold all its rows, so what is new behind "
-                    "it cannot be filled"
-                )
+        _origin(before, kept, known_sources, resolved, sources, states, refused)
+
+
+def _origin(
+    before: Node,
+    kept: frozenset[str],
+    known_sources: set[str],
+    resolved: Mapping[str, Resolved],
+    sources: dict[str, None],
+    states: dict[str, None],
+    refused: list[str],
+) -> None:
+    """Where the past rows of one step come from."""
+    if isinstance(before, SourceNode):
+        if before.name in known_sources:
+            sources[before.name] = None
+    elif isinstance(before, LateNode):
+        return  # rows that were late once were not kept
+    elif isinstance(before, OperatorNode) and before.name in kept:
+        if resolved[before.name].work.complete:
+            states[before.name] = None
         else:
-            _origins(before, kept, known_sources, resolved, sources, states, refused)
+            refused.append(
+                f"{before.name}: its state does not hold all its rows, so what is new behind "
+                "it cannot be filled"
+            )
+    else:
+        _origins(before, kept, known_sources, resolved, sources, states, refused)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -15,18 +15,22 @@ from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
-from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
-from holdfast.pipeline.evolve import ChangePlan, plan_changes
+from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
+from holdfast.pipeline.locations import check_locations
 from holdfast.pipeline.marks import check_tables, checked_marks, table_digests
+from holdfast.pipeline.outputs import Wish
+from holdfast.pipeline.quarantine import Quarantine
 from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
 from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.session import RuntimeSettings, check_workers, is_local, open_session
+from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.stage import Place
+from holdfast.pipeline.start import StartPlanner
 from holdfast.pipeline.stream import Stream
 from holdfast.pipeline.view import View
 from holdfast.settings import Settings
@@ -179,6 +183,9 @@ class Pipeline:
         takeover: bool = False,
         label: str | None = None,
         properties: Mapping[str, str] | None = None,
+        outputs: Mapping[str, Wish] | None = None,
+        set_aside: Collection[str] = (),
+        redrive: Collection[str] = (),
         on_epoch: Callable[[EpochReport], None] | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         stop: Callable[[], bool] = lambda: False,
@@ -189,7 +196,11 @@ class Pipeline:
         may differ from the one that wrote the store: parts may be gone, and new ones are filled
         from history or state; what cannot be done is refused before anything runs.
         label, properties: written on every checkpoint of this run; the newest one can be named by
-        its label. on_epoch: called after each epoch, on_checkpoint: in the commit thread, when a
+        its label. outputs: by sink, what to do with an output that is not simply continued: "adopt"
+        (take it over from its owner and rebuild it), "keep" (take it over as it is) or "empty" (let
+        it begin empty). set_aside: sinks whose pending epochs are tried once more, and moved to
+        quarantine if they still cannot be published; redrive: sinks whose quarantine is published
+        now. on_epoch: called after each epoch, on_checkpoint: in the commit thread, when a
         checkpoint is durable and published.
         stop: asked between epochs; True ends the run cleanly.
         """
@@ -204,6 +215,7 @@ class Pipeline:
             )
         marks = checked_marks(label, properties)
         readers = self._open_sources()
+        check_locations(self._graph, self._place.url)
         going_back = self._named(resume)
         spark = self.session()
         runtime = RuntimeSettings(spark)
@@ -214,27 +226,30 @@ class Pipeline:
             check_workers(spark)
             marks = replace(marks, tables=table_digests(self._graph, spark))
             topology = self._graph.topology(operator_parts(resolved))
+            planner = self._planner()
+            asked = Outputs(planner.writers(spark), outputs or {})
+            if going_back is not None:
+                planner.ask(asked, topology, going_back, accept_duplicates=accept_duplicates)
             store = open_store(
                 self._place.url, self.name, topology=topology, allow_changes=allow_changes,
                 settings=self.settings, resume=going_back, accept_duplicates=accept_duplicates,
                 takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
             )  # fmt: skip
-            writers = {
-                node.name: node.connector.open(node.name, self.name, self._place, spark)
-                for node in self._graph.sinks
-            }
             engine = Engine(
                 spark=spark, graph=self._graph, resolved=resolved, store=store, place=self._place,
-                partitions=self._count(spark), readers=readers, writers=writers,
+                partitions=self._count(spark), readers=readers, outputs=asked,
                 durable_tasks=not is_local(spark), on_epoch=on_epoch, on_checkpoint=on_checkpoint,
                 marks=marks,
             )  # fmt: skip
-            changes = self._changes(store, topology)
             notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
+            quarantine = Quarantine(store, self._place, asked.writers)
+            quarantine.set_aside(set_aside, engine.summary.notes)
+            changes = planner.decide(asked, store, topology)
             changed = bool(notes) or (store.current and store.current.topology != topology)
             engine.start()
             engine.summary.notes.extend(notes)
-            self._fill(engine, store, changes)
+            quarantine.redrive(redrive, asked.since, engine.summary.notes)
+            self._fill(engine, store, changes, asked)
             if changed and not changes.fills:
                 engine.note_change()
             self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
@@ -254,24 +269,68 @@ class Pipeline:
             return None
         return find_checkpoint(self.reader(), ref, SystemClock().wall_us()).checkpoint
 
-    def _changes(self, store: Store, topology: Topology) -> ChangePlan:
-        """What a changed pipeline does with the checkpoint that it goes on from."""
-        manifest = store.current
-        if manifest is None or manifest.topology == topology:
-            return ChangePlan()
-        changes = plan_changes(manifest.topology, topology, self._graph, self.resolve())
-        known = {node.name for node in self._graph.sinks}
-        left = sorted({token.sink for token in store.pending() if token.sink not in known})
-        if left:
-            raise RefusedError(
-                "a removed sink has not published everything", kind="removed_sink_pending",
-                sinks=",".join(left), remedy="run the old pipeline once more, then remove the sink",
-            )  # fmt: skip
-        return changes
+    def _planner(self) -> StartPlanner:
+        return StartPlanner(self._graph, self._place, self.settings, self.resolve)
 
-    def _fill(self, engine: Engine, store: Store, changes: ChangePlan) -> None:
-        for line in changes.lines():
-            log.warning("changed pipeline: %s", line)
+    def plan_outputs(
+        self,
+        *,
+        resume: str | int | datetime | None = None,
+        outputs: Mapping[str, Wish] | None = None,
+    ) -> list[str]:
+        """What the next start would do with the outputs, one line each; reads only.
+
+        resume: as if the pipeline went back to this checkpoint. What a start would refuse is raised
+        here, too.
+        """
+        self._graph.check()
+        planner = self._planner()
+        asked = Outputs(planner.writers(self.session()), outputs or {})
+        topology = self._graph.topology(operator_parts(self.resolve()))
+        planner.ask(asked, topology, self._named(resume), accept_duplicates=True)
+        return [
+            f"{name}: {decision.action}" + (f", {decision.why}" if decision.why else "")
+            for name, decision in asked.decisions.items()
+        ]
+
+    def compact_output(self, sink: str, *, takeover: bool = False) -> bool:
+        """Fold a changelog output now, as far as no retained checkpoint needs its epochs apart.
+
+        The pipeline must not run meanwhile. Returns whether anything was folded.
+        """
+        spark, planner = self.session(), self._planner()
+        outputs = Outputs(planner.writers(spark), {})
+        topology = self._graph.topology(operator_parts(self.resolve()))
+        if sink not in outputs.writers:
+            raise InvalidInputError(
+                "no sink of that name",
+                kind="unknown_sink",
+                sink=sink,
+                known=",".join(outputs.writers) or "none",
+            )
+        with open_store(
+            self._place.url,
+            self.name,
+            topology=topology,
+            settings=self.settings,
+            takeover=takeover,
+            options=dict(self._place.options) or None,
+            spark=spark.version,
+        ) as store:
+            outputs.look(planner.history(store), store.reader, store.list(), frozenset())
+            if outputs.decisions[sink].action != "continue":
+                raise RefusedError(
+                    "the output does not stand where the pipeline stands",
+                    kind="output_behind",
+                    sink=sink,
+                    why=outputs.decisions[sink].why,
+                    remedy="run the pipeline first",
+                )
+            return outputs.fold(store, sink)
+
+    def _fill(self, engine: Engine, store: Store, changes: ChangePlan, asked: Outputs) -> None:
+        for line in [*changes.lines(), *asked.lines()]:
+            log.warning("%s", line)
             engine.summary.notes.append(line)
         spark, manifest = self.session(), store.current
         views = {}

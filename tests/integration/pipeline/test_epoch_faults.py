@@ -124,6 +124,8 @@ def test_a_pipeline_with_store_and_output_on_s3_survives_a_crash(
     import pyarrow.parquet as pq
 
     for entry in storage.list(""):
+        if entry.path == "_holdfast.json":
+            continue
         assert re.match(r"hf_epoch=\d+/part-", entry.path), "only published epochs are left"
         for row in pq.read_table(pa.BufferReader(storage.get(entry.path))).to_pylist():
             net[(row["k"], row["n"], row["s"])] += row["_weight"]

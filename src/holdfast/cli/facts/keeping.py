@@ -339,7 +339,8 @@ def _restore_remedy(error: HoldfastError) -> HoldfastError:
 
 _EFFECTS = {
     "deduplicates": "will publish these epochs again and drops what it has seen: nothing doubles",
-    "retracts": "takes these epochs back before it publishes anything new",
+    "retracts": "retracts everything after this checkpoint at the next run, before it publishes "
+    "anything new; what cannot is rebuilt from state or source history, or refused untouched",
     "none": "cannot take these epochs back: rows published there will be published a second time",
 }
 

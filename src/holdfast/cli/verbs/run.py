@@ -59,6 +59,23 @@ def run(
         Optional[list[str]],  # noqa: UP045
         typer.Option("--property", metavar="KEY=VALUE", help="A note on the checkpoints; repeat."),
     ] = None,
+    outputs: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--output", metavar="SINK=WISH",
+                     help="adopt, keep or empty an output that is not simply continued."),
+    ] = None,
+    set_aside: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--set-aside", metavar="SINK",
+                     help="Move epochs that this sink cannot publish to quarantine."),
+    ] = None,
+    redrive: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Option("--redrive", metavar="SINK", help="Publish what was set aside."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would become of the outputs.")
+    ] = False,
     master: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option("--master", metavar="URL", help="Spark's master, or sc:// for Connect."),
@@ -93,6 +110,7 @@ def run(
     summary = run_command(
         file, forever=forever, epochs=epochs, resume=resume, accept_duplicates=accept_duplicates,
         allow_changes=allow_changes, takeover=takeover, label=label, properties=properties or (),
+        outputs=outputs or (), set_aside=set_aside or (), redrive=redrive or (), dry_run=dry_run,
         master=master, partitions=partitions, metrics_port=metrics_port, plain=plain,
         quiet=as_json, log_json=log_json,
     )  # fmt: skip

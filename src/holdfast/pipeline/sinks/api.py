@@ -9,13 +9,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import CorruptionError
+from holdfast.format.owner import Owner
 from holdfast.format.records import Replay
+from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.stage import Place, Staged
 
 
@@ -98,6 +100,39 @@ class SinkWriter(Protocol):
         """Remove what was staged by other checkpoints than these."""
         ...
 
+
+@runtime_checkable
+class OutputWriter(SinkWriter, Protocol):
+    """A sink whose output lies somewhere: it has an owner record, and can be looked at."""
+
+    def look(self, after: int | None) -> Found:
+        """What lies there, and whether it can go back to an epoch; reads only."""
+        ...
+
+    def holds(self, token: PendingToken) -> bool:
+        """Whether a published token lies there as it was published."""
+        ...
+
+    def own(self, owner: Owner) -> Owner:
+        """Replace the owner record, durably; returns it as it is stored."""
+        ...
+
+    def stand(self) -> tuple[int, int]:
+        """How many parts belong to the output, and the version that it shows (-1: none)."""
+        ...
+
+    def folds(self) -> list[tuple[int, int]]:
+        """First and last epoch of every directory that holds several."""
+        ...
+
     def retract(self, after: int | None) -> None:
-        """Take back what was published after this epoch; None: nothing was committed yet."""
+        """Remove what was published after this epoch; only asked for where `look` allows it."""
+        ...
+
+    def replace(self, token: PendingToken) -> None:
+        """Publish a token as the only content."""
+        ...
+
+    def clear(self) -> None:
+        """Remove everything that was published."""
         ...

@@ -81,7 +81,3 @@ class FunctionWriter:
     def tidy(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
         tidy_staging(self._storage, self._root, keep)
-
-    def retract(self, after: int | None) -> None:
-        """A function cannot take anything back."""
-        del after

@@ -22,11 +22,15 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import ConflictError, InvalidInputError
+from holdfast.format.owner import NOTHING, Owner
 from holdfast.format.records import Replay
 from holdfast.pipeline.graph import WEIGHT
+from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
+from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.sinks.payload import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.pipeline.stage import Place, storage_of
+from holdfast.storage import Storage, open_storage
 
 PIECE_BYTES = 32 << 20
 
@@ -94,6 +98,8 @@ class JournalSinkWriter:
         self._name, self._sink = name, sink
         self._place, self._storage = store, storage_of(store)
         self._root = f".staging/{pipeline}/{name}"
+        self._record, self._owned = f"_sinks/{name}.json", False
+        self._box: Storage | None = None
 
     def staging(self, checkpoint: str) -> tuple[Place, str]:
         """Below the root of the store, beside the pipelines."""
@@ -163,9 +169,55 @@ class JournalSinkWriter:
         """Remove staged rows of other checkpoints."""
         tidy_staging(self._storage, self._root, keep)
 
-    def retract(self, after: int | None) -> None:
-        """A journal cannot take anything back."""
+    # The journal as an output: one owner record for each sink, so that several may append
+
+    def look(self, after: int | None) -> Found:
+        """Whether the journal is there, and who appends under the name of this sink."""
         del after
+        there = (Path(self._sink.path) / "journal.meta").exists()
+        owner = None
+        if Path(self._sink.path).is_dir():
+            self._box = open_storage(self._sink.path)
+            owner = read_owner(self._box, self._record)
+        self._owned = owner is not None
+        return Found(
+            where=self._sink.path,
+            owner=owner,
+            empty=not there,
+            shared=True,
+            whole=owner is None or owner.building or owner.parts == 0 or there,
+        )
+
+    def holds(self, token: PendingToken) -> bool:
+        """Events of other producers lie between: that a journal is there has to do."""
+        del token
+        return True
+
+    def own(self, owner: Owner) -> Owner:
+        """Inside the journal's directory."""
+        self._box = self._box or open_storage(self._sink.path)
+        sealed = put_owner(self._box, self._record, owner, first=not self._owned)
+        self._owned = True
+        return sealed
+
+    def stand(self) -> tuple[int, int]:
+        """One journal, once it exists."""
+        return int((Path(self._sink.path) / "journal.meta").exists()), NOTHING
+
+    def folds(self) -> list[tuple[int, int]]:
+        """A journal has no epochs."""
+        return []
+
+    def retract(self, after: int | None) -> None:
+        """A journal cannot retract anything: that was accepted when the store was opened."""
+        del after
+
+    def replace(self, token: PendingToken) -> None:
+        """The first rows of this sink in a journal."""
+        self.commit(token)
+
+    def clear(self) -> None:
+        """What was appended stays."""
 
 
 def _append(journal: Any, events: Any) -> None:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
+
+import msgspec
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import (
@@ -26,22 +29,34 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
-from holdfast.format.records import Replay
+from holdfast.format.canonical import seal
+from holdfast.format.owner import NOTHING, OWNER, Owner
+from holdfast.format.records import SMALL_BYTES_MAX, Replay
+from holdfast.pipeline.locations import local_path
+from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import SinkWriter, parse_token
+from holdfast.pipeline.sinks.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
+from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.sinks.upsert import LocalUpsertWriter, RemoteUpsertWriter
 from holdfast.pipeline.stage import Place
+from holdfast.points import reach
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 
 _STAGING = "_staging"
 _EPOCH = re.compile(r"hf_epoch=(\d+)/")
+_FOLDS_MAX = 1_000  # older ones are known by not being listed
 
 
 class Parquet:
     """Parquet files in a directory or below an object-store prefix.
 
-    mode: "changelog" grows by one subdirectory an epoch, with `_weight` where rows can be taken
-    back; "upsert" holds the rows as they are now (see `sinks.upsert` for what that costs).
+    mode: "changelog" grows by one subdirectory an epoch, with `_weight` where rows can be
+    retracted; "upsert" holds the rows as they are now (see `sinks.upsert` for what that costs).
+    compact_after: fold a changelog on local disk whenever so many directories lie behind the oldest
+    checkpoint; None: only on request (`Pipeline.compact_output`). compact_bytes: files of this size
+    are not rewritten again. compact_grace_ms: how long the files from before a fold are kept for
+    readers that hold the output's real path.
     """
 
     what = "parquet"
@@ -52,6 +67,9 @@ class Parquet:
         *,
         mode: Literal["changelog", "upsert"] = "changelog",
         storage_options: Mapping[str, Any] | None = None,
+        compact_after: int | None = None,
+        compact_bytes: int = TARGET_BYTES,
+        compact_grace_ms: int = GRACE_MS,
     ) -> None:
         """Refuse what can never work."""
         if mode not in ("changelog", "upsert"):
@@ -61,8 +79,23 @@ class Parquet:
             )  # fmt: skip
         self.path, self.mode = str(path), mode
         self.storage_options = dict(storage_options or {})
+        self.compact_after, self.compact_bytes = compact_after, compact_bytes
+        self.compact_grace_ms = compact_grace_ms
+        if compact_after is not None:
+            self._check_compaction(compact_after)
+        self.replay: Replay = "retracts"
+
+    def _check_compaction(self, compact_after: int) -> None:
         remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
-        self.replay: Replay = "none" if remote and mode == "upsert" else "retracts"
+        if compact_after < 2 or remote or self.mode != "changelog":
+            raise InvalidInputError(
+                "this output cannot be compacted like that",
+                kind="cannot_compact",
+                path=self.path,
+                compact_after=compact_after,
+                remedy="compact a changelog on a local disk, after two epochs or more: an object "
+                "store cannot replace many objects at once, and an upsert output does not grow",
+            )
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -86,8 +119,17 @@ class ParquetWriter:
     def __init__(self, name: str, sink: Parquet) -> None:
         """Open the directory."""
         self._name = name
+        if sink.compact_after is not None:
+            Folder(Path(local_path(sink.path))).begin()
         self._storage: Storage = open_storage(sink.path, options=sink.storage_options or None)
         self._place = Place(self._storage.url, sink.storage_options)
+        self._epochs: set[int] | None = None
+        self._owner: Owner | None = None
+        self._sink = sink
+        local = self._storage.local_path(OWNER)
+        self._folder = (
+            None if local is None else Folder(local.parent, grace_ms=sink.compact_grace_ms)
+        )
 
     def staging(self, checkpoint: str) -> tuple[Place, str]:
         """Below `_staging`, by checkpoint."""
@@ -104,6 +146,8 @@ class ParquetWriter:
             self._publish_local(staged.directory, staged.files, str(local), token)
         else:
             self._publish_remote(staged.files, final, token)
+        if self._epochs is not None:
+            self._epochs.add(int(token.epoch))
 
     def _publish_local(
         self, directory: str, files: list[str], final: str, token: PendingToken
@@ -164,29 +208,142 @@ class ParquetWriter:
             if entry.path.split("/")[1] not in wanted
         ]
         self._storage.delete_many(stale)
+        if self._folder is not None:
+            self._folder.clean()
         local = self._storage.local_path(_STAGING)
         if local is not None and local.is_dir():
             for child in local.iterdir():
                 if child.name not in wanted and child.is_dir() and not any(child.iterdir()):
                     child.rmdir()
 
+    # The output as a whole
+
+    def _published(self) -> set[int]:
+        """Epochs that have a directory."""
+        if self._epochs is None:
+            self._epochs = {
+                int(match.group(1))
+                for entry in self._storage.list("")
+                if (match := _EPOCH.match(entry.path)) is not None
+            }
+        return self._epochs
+
+    def look(self, after: int | None) -> Found:
+        """The epochs that are there."""
+        self._epochs = None
+        self._owner = owner = read_owner(self._storage, OWNER)
+        epochs = tuple(sorted(self._published()))
+        counted = sum(1 for epoch in epochs if owner is not None and epoch <= owner.epoch)
+        crossed = after is not None and _crossed(self.folds(), after)
+        return Found(
+            where=self._storage.url,
+            owner=owner,
+            epochs=epochs,
+            empty=not epochs and not self._visible(),
+            retractable=not crossed,
+            whole=owner is None or owner.building or counted >= owner.parts,
+        )
+
+    def _visible(self) -> bool:
+        """Whether readers of the directory see anything."""
+        return any(entry.path[0] not in "._" for entry in self._storage.list(""))
+
+    def holds(self, token: PendingToken) -> bool:
+        """Names of files carry random text: they are there, or this is another output."""
+        wanted = {file.rsplit("/", 1)[1] for file in parse_token(token).files}
+        there = {e.path.rsplit("/", 1)[1] for e in self._storage.list(f"hf_epoch={token.epoch}")}
+        return wanted <= there
+
+    def own(self, owner: Owner) -> Owner:
+        """Next to the epochs, under a name that readers skip."""
+        self._owner = put_owner(self._storage, OWNER, owner, first=self._owner is None)
+        return self._owner
+
+    def stand(self) -> tuple[int, int]:
+        """Epoch directories."""
+        return len(self._published()), NOTHING
+
+    def folds(self) -> list[tuple[int, int]]:
+        """As the owner record has them."""
+        return list(self._owner.folds) if self._owner is not None else []
+
     def retract(self, after: int | None) -> None:
         """Delete the directories of epochs that are not part of the history any more."""
-        published = {
-            int(found.group(1))
-            for entry in self._storage.list("")
-            if (found := _EPOCH.match(entry.path)) is not None
-        }
-        if after is None and published:
+        if after is None and self._published():
             raise RefusedError(
                 "the output has published epochs, but the store has no checkpoint",
-                kind="output_not_empty", sink=self._name, path=self._storage.url,
-                epochs=len(published),
+                kind="output_not_empty",
+                sink=self._name,
+                path=self._storage.url,
                 remedy="give the store that wrote them, or choose an empty output directory",
-            )  # fmt: skip
-        for epoch in sorted(e for e in published if after is not None and e > after):
+            )
+        self._remove([e for e in self._published() if after is not None and e > after])
+
+    def _remove(self, epochs: Collection[int]) -> None:
+        for epoch in sorted(epochs, reverse=True):
             name = f"hf_epoch={epoch}"
             self._storage.delete_many([entry.path for entry in self._storage.list(name)])
             local = self._storage.local_path(name)
             if local is not None and local.is_dir():
                 local.rmdir()
+            self._published().discard(epoch)
+            reach("output.after_first_delete")
+        if self._owner is not None:
+            folds = [fold for fold in self._owner.folds if fold[1] in self._published()]
+            self._owner = msgspec.structs.replace(self._owner, folds=folds)
+
+    def replace(self, token: PendingToken) -> None:
+        """Remove the old epochs, then publish: readers see nothing in between, never both."""
+        self._remove([epoch for epoch in self._published() if epoch != int(token.epoch)])
+        self.commit(token)
+
+    # Folding
+
+    @property
+    def compact_after(self) -> int | None:
+        """The policy."""
+        return self._sink.compact_after
+
+    def fold_due(self, limit: int) -> bool:
+        """Whether the policy asks for a fold; asks no disk."""
+        every = self._sink.compact_after
+        if every is None or self._owner is None or self._owner.building:
+            return False
+        last = self._owner.folds[-1][1] if self._owner.folds else -1
+        return sum(1 for epoch in self._published() if last < epoch <= limit) >= every
+
+    def fold(self, limit: int, *, every: int | None) -> Owner | None:
+        """Fold epochs up to a limit; returns the new owner record, None with nothing to do."""
+        owner, folder = self._owner, self._folder
+        if owner is None or folder is None or owner.building:
+            return None
+        target = self._sink.compact_bytes
+        there = folder.directories(sorted(self._published()), owner)
+        groups = plan_folds(there, limit, every=every, target_bytes=target)
+        if not groups:
+            return None
+        gone = {entry.last for group in groups for entry in group}
+        folds = [fold for fold in owner.folds if fold[1] not in gone]
+        folds += [(min(e.first for e in group), group[-1].last) for group in groups]
+        kept = {entry.last for entry in there} - gone | {group[-1].last for group in groups}
+        parts = sum(1 for last in kept if last <= owner.epoch)
+        made, _ = seal(
+            msgspec.structs.replace(
+                owner, parts=parts, folds=sorted(folds, key=itemgetter(1))[-_FOLDS_MAX:]
+            ),
+            bytes_max=SMALL_BYTES_MAX,
+        )
+        folder.fold(groups, made, target)
+        self._owner, self._epochs = made, None
+        return made
+
+    def clear(self) -> None:
+        """Remove every epoch."""
+        self._remove([*self._published()])
+
+
+def _crossed(folds: Sequence[tuple[int, int]], after: int) -> bool:
+    """Whether a folded directory holds epochs on both sides of this one."""
+    if len(folds) == _FOLDS_MAX and after < folds[0][0]:
+        return True
+    return any(first <= after < last for first, last in folds)

@@ -18,8 +18,9 @@ Invariants:
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,13 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
+from holdfast.format.owner import NOTHING, OWNER, Owner
+from holdfast.pipeline.locations import versions_of
+from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
+from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.stage import Place, storage_of
+from holdfast.points import reach
 from holdfast.state.keys import encode, normalise, row_codes
 from holdfast.state.rows import group_rows
 from holdfast.storage import Storage, open_storage
@@ -38,6 +44,7 @@ from holdfast.storage import Storage, open_storage
 BUCKETS = 16
 VERSIONS_KEPT = 10
 _WEIGHT = "_weight"
+_PART = re.compile(r"part-\d\d\.parquet")
 
 
 def bucket_of(rows: Any) -> np.ndarray:
@@ -91,6 +98,14 @@ class UpsertWriter:
         self._name = name
         self._store_place, self._store = store, storage_of(store)
         self._root = f".staging/{pipeline}/{name}"
+        self._owner: Owner | None = None
+
+    needs_every_epoch = True
+    """A change that is left out makes every later one wrong: nothing can be set aside."""
+
+    def folds(self) -> list[tuple[int, int]]:
+        """Versions are whole."""
+        return []
 
     def staging(self, checkpoint: str) -> tuple[Place, str]:
         """Below the root of the store, beside the pipelines."""
@@ -120,8 +135,10 @@ class LocalUpsertWriter(UpsertWriter):
         """Refuse a place that is somebody else's."""
         super().__init__(name, pipeline, store)
         self._link = path
-        self._versions = path.parent / f".{path.name}.versions"
-        if path.exists() and not path.is_symlink():
+        self._versions = versions_of(path)
+        self._versions_storage: Storage | None = None
+        strange = path.is_symlink() and self._current() is None
+        if strange or (path.exists() and not path.is_symlink()):
             raise RefusedError(
                 "the output exists and is not a link of ours", kind="output_not_empty",
                 sink=name, path=str(path), remedy="choose a path that does not exist yet",
@@ -133,13 +150,20 @@ class LocalUpsertWriter(UpsertWriter):
         return sorted(int(v.name) for v in self._versions.iterdir() if v.name.isdigit())
 
     def _current(self) -> int | None:
-        return int(os.readlink(self._link).rsplit("/", 1)[1]) if self._link.is_symlink() else None
+        """The version that readers see; a link to anything else is not ours."""
+        if not self._link.is_symlink():
+            return None
+        directory, _, name = os.readlink(self._link).rpartition("/")
+        return int(name) if directory == self._versions.name and name.isdigit() else None
 
     def commit(self, token: PendingToken) -> None:
         """Make the next version and point the link at it."""
         current = self._current()
         if current is not None and current >= int(token.epoch):
             return
+        self._make(token, None if current is None else self._version(current))
+
+    def _make(self, token: PendingToken, base: Path | None) -> None:
         changed = self._changes(token)
         if changed is None:
             return
@@ -148,9 +172,10 @@ class LocalUpsertWriter(UpsertWriter):
         shutil.rmtree(draft, ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)  # was never linked: the link is older
         draft.mkdir(parents=True)
-        self._write(draft, None if current is None else self._version(current), *changed, token)
+        self._write(draft, base, *changed, token)
         draft.rename(target)
         _sync(self._versions)
+        reach("output.after_version")
         self._swap(int(token.epoch))
         for old in self._published()[:-VERSIONS_KEPT]:
             shutil.rmtree(self._version(old), ignore_errors=True)
@@ -185,22 +210,89 @@ class LocalUpsertWriter(UpsertWriter):
         fresh.rename(self._link)
         _sync(self._link.parent)
 
+    # The output as a whole
+
+    def look(self, after: int | None) -> Found:
+        """The version that shows, and those that are kept."""
+        self._owner = owner = self._record()
+        current, kept = self._current(), self._published()
+        return Found(
+            where=str(self._link),
+            owner=owner,
+            epochs=() if current is None else (current,),
+            empty=current is None and not kept,
+            whole=owner is None or owner.building or self._whole(owner, current),
+            retractable=any(epoch <= after for epoch in kept) if after is not None else not kept,
+        )
+
+    def _record(self) -> Owner | None:
+        return read_owner(self._box(), OWNER) if self._versions.is_dir() else None
+
+    def _box(self) -> Storage:
+        """The versions as a storage, for the record among them."""
+        if self._versions_storage is None or not self._versions.is_dir():
+            self._versions_storage = open_storage(str(self._versions))
+        return self._versions_storage
+
+    def _whole(self, owner: Owner, current: int | None) -> bool:
+        if owner.version == NOTHING:
+            return True
+        if current is None or current < owner.version or current not in self._published():
+            return False
+        return current > owner.version or len(self._files(current)) == owner.parts
+
+    def _files(self, epoch: int) -> list[str]:
+        return os.listdir(self._version(epoch))
+
+    def holds(self, token: PendingToken) -> bool:
+        """The version of that epoch is there, or so old that it was discarded."""
+        kept = self._published()
+        return bool(kept) and (int(token.epoch) in kept or int(token.epoch) < kept[0])
+
+    def own(self, owner: Owner) -> Owner:
+        """Next to the versions: readers of the link do not see it."""
+        self._owner = put_owner(self._box(), OWNER, owner, first=self._owner is None)
+        return self._owner
+
+    def stand(self) -> tuple[int, int]:
+        """Files of the version that shows."""
+        current = self._current()
+        return (0, NOTHING) if current is None else (len(self._files(current)), current)
+
     def retract(self, after: int | None) -> None:
         """Point the link at the version of that epoch, or the one before it."""
-        current = self._current()
-        if current is None or (after is not None and current <= after):
-            return
         left = [epoch for epoch in self._published() if after is not None and epoch <= after]
-        if after is None or not left:
+        current = self._current()
+        if left and current is not None and current > left[-1]:
+            self._swap(left[-1])
+        elif not left and current is not None:
             raise RefusedError(
-                "the output has versions that the store knows nothing of",
-                kind="output_not_empty", sink=self._name, path=str(self._link), current=current,
-                remedy="give the store that wrote them, or choose a path that does not exist yet",
+                "the version to go back to is not kept any more", kind="version_gone",
+                sink=self._name, path=str(self._link), epoch=after, current=current,
+                remedy='rebuild the output: outputs={"sink": "adopt"}',
             )  # fmt: skip
-        self._swap(left[-1])
+        self._discard(keep=lambda epoch: after is not None and epoch <= after)
+
+    def replace(self, token: PendingToken) -> None:
+        """Make a version from scratch; readers see the old one until the link moves."""
+        current = self._current()
+        if current is not None and current >= int(token.epoch):
+            self.clear()
+        self._make(token, None)
+        self._discard(keep=lambda epoch: epoch == int(token.epoch))
+
+    def clear(self) -> None:
+        """Remove the link, then the versions."""
+        self._link.unlink(missing_ok=True)
+        if self._versions.is_dir():
+            _sync(self._link.parent)
+            self._discard(keep=lambda _: False)
+
+    def _discard(self, keep: Callable[[int], bool]) -> None:
         for epoch in self._published():
-            if epoch > left[-1]:
+            if not keep(epoch):
                 shutil.rmtree(self._version(epoch), ignore_errors=True)
+                reach("output.after_first_delete")
 
 
 class RemoteUpsertWriter(UpsertWriter):
@@ -212,6 +304,7 @@ class RemoteUpsertWriter(UpsertWriter):
         """Open the prefix."""
         super().__init__(name, pipeline, store)
         self._storage: Storage = open_storage(path, options=dict(options) or None)
+        self._newest: dict[str, int] | None = None
 
     def commit(self, token: PendingToken) -> None:
         """Replace the buckets that this epoch touches; each remembers its newest epoch."""
@@ -227,10 +320,7 @@ class RemoteUpsertWriter(UpsertWriter):
             if epoch is not None and epoch >= int(token.epoch):
                 continue
             after = apply_changes(old, rows.take(pa.array(mine)), weights[mine], self._name)
-            marked = after.replace_schema_metadata({"holdfast.epoch": str(int(token.epoch))})
-            sink = pa.BufferOutputStream()
-            pq.write_table(marked, sink, compression="zstd")
-            self._storage.put(path, sink.getvalue().to_pybytes())
+            self._put(bucket, after, int(token.epoch))
 
     def _read(self, path: str, like: Any) -> tuple[Any, int | None]:
         try:
@@ -241,19 +331,87 @@ class RemoteUpsertWriter(UpsertWriter):
         text = (table.schema.metadata or {}).get(b"holdfast.epoch")
         return table.replace_schema_metadata(None), int(text) if text else None
 
-    def retract(self, after: int | None) -> None:
-        """Objects that were replaced are gone: only nothing-to-do is possible."""
-        newest = -1
+    # The output as a whole
+
+    def _marks(self) -> dict[str, int]:
+        """By object, the newest epoch that it holds."""
+        marks = {}
         for entry in self._storage.list(""):
-            if entry.path.startswith("part-"):
-                table = pq.read_schema(pa.BufferReader(self._storage.get(entry.path)))
-                newest = max(newest, int((table.metadata or {}).get(b"holdfast.epoch", b"-1")))
-        if newest >= 0 and (after is None or newest > after):
-            raise RefusedError(
-                "the output is ahead of the checkpoint, and an object store keeps no old versions",
-                kind="output_ahead", sink=self._name, path=self._storage.url, epoch=newest,
-                remedy="empty the prefix and give the sink a new name with allow_changes",
-            )  # fmt: skip
+            if _PART.fullmatch(entry.path):
+                schema = pq.read_schema(pa.BufferReader(self._storage.get(entry.path)))
+                marks[entry.path] = int((schema.metadata or {}).get(b"holdfast.epoch", b"-1"))
+        return marks
+
+    def look(self, after: int | None) -> Found:
+        """The objects; those that were replaced are gone, so it goes back only to where it is."""
+        self._owner = owner = read_owner(self._storage, OWNER)
+        marks = self._marks()
+        newest = max(marks.values(), default=NOTHING)
+        missing = owner is not None and newest == owner.version and len(marks) < owner.parts
+        older = owner is not None and newest < owner.version
+        others = any(
+            entry.path[0] not in "._" for entry in self._storage.list("") if entry.path not in marks
+        )
+        return Found(
+            where=self._storage.url,
+            owner=owner,
+            epochs=(newest,) if marks else (),
+            empty=not marks and not others,
+            whole=owner is None or owner.building or not (missing or older),
+            retractable=newest <= (NOTHING if after is None else after),
+        )
+
+    def holds(self, token: PendingToken) -> bool:
+        """Some object is at least that new."""
+        return max(self._marks().values(), default=NOTHING) >= int(token.epoch)
+
+    def own(self, owner: Owner) -> Owner:
+        """Next to the objects, under a name that readers skip."""
+        self._owner = put_owner(self._storage, OWNER, owner, first=self._owner is None)
+        return self._owner
+
+    def stand(self) -> tuple[int, int]:
+        """Objects, and the epoch of the newest."""
+        if self._newest is None:
+            self._newest = self._marks()
+        return len(self._newest), max(self._newest.values(), default=NOTHING)
+
+    def retract(self, after: int | None) -> None:
+        """Nothing to do: `look` allows it only where the output is not ahead."""
+
+    def replace(self, token: PendingToken) -> None:
+        """Write the objects from scratch, then remove those that are left of before."""
+        changed = self._changes(token)
+        if changed is None:
+            return
+        rows, weights = changed
+        buckets = bucket_of(rows)
+        written = set()
+        for bucket in np.unique(buckets).tolist():
+            mine = np.flatnonzero(buckets == bucket)
+            after = apply_changes(
+                rows.slice(0, 0), rows.take(pa.array(mine)), weights[mine], self._name
+            )
+            written.add(self._put(bucket, after, int(token.epoch)))
+            reach("output.after_version")
+        for path in [path for path in self._marks() if path not in written]:
+            self._storage.delete(path)
+        self._newest = None
+
+    def clear(self) -> None:
+        """Remove every object."""
+        self._storage.delete_many([*self._marks()])
+        self._newest = None
+
+    def _put(self, bucket: int, rows: Any, epoch: int) -> str:
+        path = f"part-{bucket:02d}.parquet"
+        marked = rows.replace_schema_metadata({"holdfast.epoch": str(epoch)})
+        sink = pa.BufferOutputStream()
+        pq.write_table(marked, sink, compression="zstd")
+        self._storage.put(path, sink.getvalue().to_pybytes())
+        if self._newest is not None:
+            self._newest[path] = epoch
+        return path
 
 
 def _write_file(path: Path, table: Any) -> None:

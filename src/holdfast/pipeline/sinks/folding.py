@@ -1,0 +1,275 @@
+"""Folding a changelog: old epochs in few directories with large files, swapped in at once.
+
+A folded directory `hf_epoch=<last>` holds the rows of all epochs from its first to its last, as
+they were published. Everything else is hard-linked into a new tree next to the output, and
+`<path>` becomes a link to that tree, in one rename or exchange: whoever opens the directory finds
+all rows of all epochs, from the old tree or from the new one.
+
+Invariants:
+- Only epochs that no retained checkpoint can go back behind are folded.
+- The new tree, with its owner record, is durable before the link points to it.
+- The old tree lives for a grace period: readers that hold its files or its real path finish.
+- Nothing stages rows while the link moves: the epoch loop folds between two jobs.
+
+Decision: docs/adr/0114-fold-changelogs-by-swapping-a-link.md.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import RefusedError, StorageError
+from holdfast.format.owner import OWNER, Owner, owner_bytes
+from holdfast.pipeline.locations import versions_of
+from holdfast.points import reach
+
+GRACE_MS = 600_000
+TARGET_BYTES = 128 << 20
+_ROWS = 1 << 16
+_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
+_AT_FDCWD = -100
+
+
+@dataclass(frozen=True)
+class Directory:
+    """One directory of a changelog: the epochs that it holds, and its size."""
+
+    first: int
+    last: int
+    bytes: int = 0
+
+    @property
+    def span(self) -> int:
+        """How many epochs it stands for."""
+        return self.last - self.first + 1
+
+
+def plan_folds(
+    directories: Sequence[Directory], limit: int, *, every: int | None, target_bytes: int
+) -> list[list[Directory]]:
+    """Which neighbours become one directory. Pure.
+
+    limit: the newest epoch that may be folded. every: fold when so many neighbours stand for
+    about the same number of epochs, so that a row is rewritten once for each power of `every`;
+    None: all neighbours, up to the size of a file.
+    """
+    groups: list[list[Directory]] = []
+    run: list[Directory] = []
+
+    def close() -> None:
+        if len(run) >= (every or 2):
+            groups.append([*run])
+        run.clear()
+
+    for entry in sorted(directories, key=lambda d: d.last):
+        closed = entry.last > limit or entry.bytes >= target_bytes
+        other = every is not None and run and _level(run[0], every) != _level(entry, every)
+        full = every is None and sum(d.bytes for d in run) + entry.bytes > target_bytes
+        if closed or other or full:
+            close()
+        if not closed:
+            run.append(entry)
+    close()
+    return groups
+
+
+def _level(directory: Directory, every: int) -> int:
+    level, span = 0, directory.span
+    while span >= every:
+        level, span = level + 1, span // every
+    return level
+
+
+class Folder:
+    """Folds one changelog on local disk."""
+
+    def __init__(self, path: Path, *, grace_ms: int = GRACE_MS, clock: Clock | None = None) -> None:
+        """Nothing is read yet."""
+        self._path = path
+        self._versions = versions_of(path)
+        self._fresh = path.with_name(f".{path.name}.link")
+        self._grace_ms, self._clock = grace_ms, clock or SystemClock()
+
+    def begin(self) -> None:
+        """Let an output that is not there yet be a link: then no directory is ever exchanged."""
+        if os.path.lexists(self._path):
+            return
+        tree = self._versions / f"fold-{self._clock.wall_us():020d}"
+        tree.mkdir(parents=True)
+        _sync(self._versions)
+        self._path.symlink_to(f"{self._versions.name}/{tree.name}")
+        _sync(self._path.parent)
+
+    def directories(self, epochs: Iterable[int], owner: Owner) -> list[Directory]:
+        """What lies there."""
+        firsts = {last: first for first, last in owner.folds}
+        found = []
+        for epoch in epochs:
+            files = os.scandir(self._path / f"hf_epoch={epoch}")
+            size = sum(file.stat().st_size for file in files)
+            found.append(Directory(firsts.get(epoch, epoch), epoch, size))
+        return found
+
+    def fold(self, groups: Sequence[Sequence[Directory]], owner: Owner, target_bytes: int) -> None:
+        """Make the new tree and swap it in. owner: the record as it will be."""
+        self.clean()
+        tree = self._versions / f"fold-{self._clock.wall_us():020d}"
+        tree.mkdir(parents=True)
+        folded = {entry.last for group in groups for entry in group}
+        try:
+            self._link_rest(tree, folded)
+            for group in groups:
+                target = tree / f"hf_epoch={group[-1].last}"
+                target.mkdir()
+                files = [file for entry in group for file in self._files(entry)]
+                _rewrite(files, target, target_bytes)
+                _sync(target)
+                reach("fold.after_directory")
+            with (tree / OWNER).open("wb") as file:
+                file.write(owner_bytes(owner))
+                file.flush()
+                os.fsync(file.fileno())
+            _sync(tree)
+            _sync(self._versions)
+            reach("fold.after_tree")
+            self._swap(tree)
+        except OSError as error:
+            raise StorageError(
+                "the output cannot be folded",
+                kind="fold_failed",
+                path=str(self._path),
+                reason=str(error)[:200],
+                retryable=True,
+                remedy="the output is as it was; free space or repair the disk, and fold again",
+            ) from error
+        reach("fold.after_swap")
+
+    def _files(self, entry: Directory) -> list[Path]:
+        directory = self._path / f"hf_epoch={entry.last}"
+        return sorted(file for file in directory.iterdir() if file.suffix == ".parquet")
+
+    def _link_rest(self, tree: Path, folded: set[int]) -> None:
+        """Everything that is not folded, staged rows too, under the same names."""
+        names = {f"hf_epoch={epoch}" for epoch in folded}
+        for base, directories, files in os.walk(self._path):
+            inner = Path(base).relative_to(self._path)
+            if inner == Path():
+                directories[:] = [name for name in directories if name not in names]
+            else:
+                (tree / inner).mkdir()
+            for name in files:
+                if inner != Path() or name != OWNER:
+                    os.link(Path(base) / name, tree / inner / name)
+            if inner != Path():
+                _sync(tree / inner)
+
+    def _swap(self, tree: Path) -> None:
+        self._settle_link()
+        self._fresh.symlink_to(f"{self._versions.name}/{tree.name}")
+        if self._path.is_symlink():
+            self._fresh.rename(self._path)
+        else:
+            _exchange(self._fresh, self._path)
+            _sync(self._path.parent)
+            reach("fold.after_exchange")
+            self._settle_link()
+        _sync(self._path.parent)
+
+    def _settle_link(self) -> None:
+        """What an exchange has left under the link's name: the old directory, or a link."""
+        if self._fresh.is_symlink():
+            self._fresh.unlink()
+        elif self._fresh.is_dir():
+            self._fresh.rename(self._versions / f"old-{self._clock.wall_us():020d}")
+
+    def clean(self) -> None:
+        """Remove trees that nobody has needed for the grace period."""
+        if not self._versions.is_dir():
+            return
+        self._settle_link()
+        current = os.readlink(self._path) if self._path.is_symlink() else ""
+        bound = self._clock.wall_us() - self._grace_ms * 1_000
+        for tree in self._versions.iterdir():
+            stamp = tree.name.partition("-")[2]
+            shown = current == f"{self._versions.name}/{tree.name}"
+            if stamp.isdigit() and not shown and self._retired_us(tree) <= bound:
+                shutil.rmtree(tree, ignore_errors=True)
+
+    def _retired_us(self, tree: Path) -> int:
+        """A tree was current until the next one was made."""
+        later = [t.name.partition("-")[2] for t in self._versions.iterdir()]
+        stamp = tree.name.partition("-")[2]
+        newer = [int(text) for text in later if text.isdigit() and text > stamp]
+        return min(newer, default=int(stamp))
+
+
+def _rewrite(files: Sequence[Path], target: Path, target_bytes: int) -> None:
+    """The rows of many files in few, in order; a batch at a time."""
+    writer: Any = None
+    schema: Any = None
+    number = 0
+    try:
+        for file in files:
+            with pq.ParquetFile(file) as source:
+                for batch in source.iter_batches(_ROWS):
+                    path = target / f"part-{number:05d}-folded.parquet"
+                    full = writer is not None and path.stat().st_size >= target_bytes
+                    if full or (schema is not None and schema != batch.schema):
+                        writer.close()
+                        writer, number = None, number + 1
+                        path = target / f"part-{number:05d}-folded.parquet"
+                    if writer is None:
+                        schema = batch.schema
+                        writer = pq.ParquetWriter(path, schema, compression="zstd")
+                    writer.write_batch(batch)
+    finally:
+        if writer is not None:
+            writer.close()
+    for made in target.iterdir():
+        with made.open("rb") as written:
+            os.fsync(written.fileno())
+
+
+def _exchange(one: Path, other: Path) -> None:
+    """Swap two names in one step."""
+    library = ctypes.CDLL(None, use_errno=True)
+    first, second = os.fsencode(one), os.fsencode(other)
+    if sys.platform == "darwin":
+        result = library.renamex_np(first, second, _EXCHANGE)
+    elif hasattr(library, "renameat2"):
+        result = library.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE)
+    else:
+        result = -1
+        ctypes.set_errno(errno.ENOSYS)
+    if result == 0:
+        return
+    code = ctypes.get_errno()
+    one.unlink(missing_ok=True)
+    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
+        raise RefusedError(
+            "this file system cannot exchange a directory in one step",
+            kind="fold_unsupported",
+            path=str(other),
+            remedy="start the output in a new directory with compact_after: it is a link from the "
+            "beginning; or leave it unfolded",
+        )
+    raise OSError(code, os.strerror(code), str(other))
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,152 @@
+"""What a start does with a store and its outputs, decided before anything is touched.
+
+Invariants:
+- Deciding reads only. Every output is asked before the first one changes.
+- What cannot follow is refused with its reasons, or rebuilt from state or source history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.checkpoint import PendingToken, Store, StoreReader, read_store, recovery_plan
+from holdfast.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.format.manifest import Manifest
+from holdfast.format.records import Summary
+from holdfast.format.topology import Topology
+from holdfast.pipeline.evolve import ChangePlan, joined, plan_changes, plan_rebuild
+from holdfast.pipeline.graph import Graph
+from holdfast.pipeline.outputs import History, history_of, not_rebuildable, planned_history
+from holdfast.pipeline.resolving.common import Resolved
+from holdfast.pipeline.settling import Outputs
+from holdfast.pipeline.sinks.api import SinkWriter
+from holdfast.pipeline.stage import Place
+from holdfast.settings import Settings
+
+
+@dataclass(frozen=True)
+class StartPlanner:
+    """Decides how a pipeline continues from a checkpoint."""
+
+    graph: Graph
+    place: Place
+    settings: Settings
+    resolve: Callable[[], Mapping[str, Resolved]]
+
+    def writers(self, spark: Any) -> dict[str, SinkWriter]:
+        """The sinks, opened."""
+        return {
+            node.name: node.connector.open(node.name, self.graph.pipeline, self.place, spark)
+            for node in self.graph.sinks
+        }
+
+    def ask(
+        self, outputs: Outputs, topology: Topology, resume: str | None, *, accept_duplicates: bool
+    ) -> None:
+        """Ask every output whether it can follow, before the store is touched."""
+        options = dict(self.place.options) or None
+        try:
+            plan = recovery_plan(
+                self.place.url,
+                self.graph.pipeline,
+                resume=resume,
+                settings=self.settings,
+                accept_duplicates=accept_duplicates,
+                options=options,
+            )
+        except NotFoundError:
+            if resume is not None:
+                raise
+            return  # nothing was ever run: every output is new
+        if plan.refusal is not None:
+            raise plan.refusal
+        reader = read_store(self.place.url, self.graph.pipeline, options=options)
+        history = planned_history(reader, plan)
+        if history is not None:
+            changes = self.changes(plan.manifest, topology)
+            live = [candidate.summary for candidate in plan.candidates]
+            self._look(outputs, changes, history, plan.manifest, reader, live)
+
+    def decide(self, outputs: Outputs, store: Store, topology: Topology) -> ChangePlan:
+        """What an opened store and its outputs need: returns what is filled, rebuilds included."""
+        changes = self.changes(store.current, topology)
+        self._check_removed(store)
+        return self._look(
+            outputs,
+            changes,
+            self.history(store),
+            store.current,
+            store.reader,
+            store.list(),
+            store.pending(),
+        )
+
+    def history(self, store: Store) -> History:
+        """What an opened store knows of its past."""
+        return history_of(
+            store.lineage,
+            self.graph.pipeline,
+            store.current,
+            store.list(),
+            store.outcomes,
+            int(store.epoch_next),
+        )
+
+    def _look(
+        self,
+        outputs: Outputs,
+        changes: ChangePlan,
+        history: History,
+        manifest: Manifest | None,
+        reader: StoreReader,
+        live: Sequence[Summary],
+        pending: Sequence[PendingToken] = (),
+    ) -> ChangePlan:
+        outputs.look(history, reader, live, changes.new, pending)
+        rebuilds = outputs.asked("rebuild") - changes.new
+        if manifest is None or not rebuilds:
+            return changes
+        plans = [changes]
+        for node in (node for node in self.graph.sinks if node.name in rebuilds):
+            plan, reasons = plan_rebuild(manifest.topology, self.graph, self.resolve(), node)
+            reasons += self._lost_history(plan, manifest, reader)
+            if not reasons:
+                plans.append(plan)
+            elif outputs.decisions[node.name].soft:
+                outputs.soften(node.name)
+            else:
+                raise not_rebuildable(node.name, outputs.decisions[node.name].why, reasons)
+        return joined(plans)
+
+    def _lost_history(self, plan: ChangePlan, manifest: Manifest, reader: StoreReader) -> list[str]:
+        """Why sources cannot give their past again."""
+        reasons = []
+        for node in self.graph.sources:
+            if node.name in plan.from_sources:
+                source = node.connector.open(node.name)
+                try:
+                    source.restore(manifest, reader)
+                    source.history()
+                except HoldfastError as error:
+                    reasons.append(f"{node.name}: {error}")
+        return reasons
+
+    def changes(self, manifest: Manifest | None, topology: Topology) -> ChangePlan:
+        """What a changed pipeline does with the checkpoint that it continues from."""
+        if manifest is None or manifest.topology == topology:
+            return ChangePlan()
+        return plan_changes(manifest.topology, topology, self.graph, self.resolve())
+
+    def _check_removed(self, store: Store) -> None:
+        known = {node.name for node in self.graph.sinks}
+        left = sorted({token.sink for token in store.pending() if token.sink not in known})
+        if left:
+            raise RefusedError(
+                "a removed sink has not published everything",
+                kind="removed_sink_pending",
+                sinks=",".join(left),
+                remedy="run the old pipeline once more, then remove the sink; or give "
+                "set_aside=[...] (--set-aside SINK) to move its rows to quarantine",
+            )
