@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.declare.apply import APPLY_WEIGHT, ApplyDetail
+from holdfast.pipeline.declare.apply import ApplyDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.apply import ApplyWork
@@ -29,9 +29,8 @@ def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     state = _schema(df, detail.state_schema, node)
     output = _schema(df, detail.output_schema, node)
     check_columns([*key_types.names, *state.names], node.name)
-    if weighted or node.changes:
-        check_columns([*row.names, APPLY_WEIGHT], node.name)
-        check_columns([*output.names, APPLY_WEIGHT], node.name)
+    check_columns(row.names, node.name)
+    check_columns(output.names, node.name)
     time = names.get(detail.time.lower(), detail.time) if detail.time else None
     timers = {name.lower(): name for name in state.names}.get((detail.timers or "").lower())
     for column, schema in ((time, row), (timers, state)):
