@@ -54,7 +54,8 @@ MUTATIONS = [
         "    if owner.building and history.staged(sink) > owner.epoch:",
         "    if wish == 1:",
     ),
-    _o(ANSWERS, "    if found.retractable:", "    if found is not None:"),
+    _o(ANSWERS, "    if found.retractable and rebuilt", "    if rebuilt"),
+    _o(ANSWERS, " and rebuilt <= (history.epoch or 0):", " and rebuilt >= NOTHING:"),
     _o(
         DECISIONS + "test_a_shared_output_is_never_rebuilt_over_rows_of_others",
         "    if found.shared and not found.empty and not again:",

@@ -252,7 +252,8 @@ def _rebuild(
 
 
 def _back(found: Found, history: History) -> Decision:
-    if found.retractable:
+    rebuilt = found.owner.since if found.owner is not None and not found.shared else NOTHING
+    if found.retractable and rebuilt <= (history.epoch or 0):  # its first epoch holds the past
         return Decision("retract", f"goes back to epoch {history.epoch}")
     return Decision("rebuild", f"cannot go back to epoch {history.epoch} by itself")
 

@@ -158,7 +158,7 @@ def test_an_output_of_another_store_is_not_overwritten(spark, tmp_path) -> None:
     )
     with pytest.raises(RefusedError) as caught:
         pipe.run()
-    assert caught.value.kind == "output_not_empty"
+    assert caught.value.kind == "output_owned"
     assert sorted(os.listdir(tmp_path / "out")) == before
 
 
