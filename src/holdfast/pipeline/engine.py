@@ -160,9 +160,7 @@ class Engine:
             slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
             self._fill_epoch(only, slices, given if number == 0 else self._empty(given))
         mark = self._watermarks.settled_us
-        timed = any(
-            found.work.timed for name, found in self._resolved.items() if name in changes.new
-        )
+        timed = any(one.work.timed for name, one in self._resolved.items() if name in changes.new)
         if timed and mark is not None:  # what the past has closed is closed now
             self._fill_epoch(only, {}, self._empty(given), watermark_us=mark)
         paths = [f"{self._graph.pipeline}/{r.path}" for runs in self._shadow.values() for r in runs]
@@ -172,11 +170,14 @@ class Engine:
 
     def note_change(self) -> None:
         """Commit what was accepted, a removal or another table, though no row came with it."""
-        if self._waiting is None:
-            self._waiting = Waiting(self._store.reserve())
-        self._waiting.epochs += 1
+        self._reserved().epochs += 1
         self._progress.epoch += 1
         self.finish(last=False)
+
+    def _reserved(self) -> Waiting:
+        if self._waiting is None:
+            self._waiting = Waiting(self._store.reserve())
+        return self._waiting
 
     def _empty(self, given: Mapping[int, Any]) -> dict[int, Any]:
         return {node: frame.where("false") for node, frame in given.items()}
@@ -185,14 +186,13 @@ class Engine:
         self, new: frozenset[str], slices: Mapping[str, Slice], given: Mapping[int, Any],
         watermark_us: int | None = None,
     ) -> None:  # fmt: skip
-        if self._waiting is None:
-            self._waiting = Waiting(self._store.reserve())
+        waiting = self._reserved()
         plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
-        jobs = self._jobs(self._waiting, watermark_us, settled_us=None)
+        jobs = self._jobs(waiting, watermark_us, settled_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
         reach("fill.after_execute")
-        self._count(controls, self._waiting)
-        self._waiting.epochs += 1
+        self._count(controls, waiting)
+        waiting.epochs += 1
         self._progress.epoch += 1
 
     # Epochs
@@ -248,12 +248,8 @@ class Engine:
         return self._typed(lambda: self._builder.plan(slices))
 
     def _slices(self, after: Mapping[str, Slice]) -> dict[str, Slice]:
-        found = {}
-        for name, reader in self._readers.items():
-            piece = reader.plan(after.get(name))
-            if piece is not None:
-                found[name] = piece
-        return found
+        pieces = {name: reader.plan(after.get(name)) for name, reader in self._readers.items()}
+        return {name: piece for name, piece in pieces.items() if piece is not None}
 
     def _look_ahead(self, after: Mapping[str, Slice]) -> Plan | None:
         slices = self._slices(after)
@@ -266,9 +262,7 @@ class Engine:
     def _execute(
         self, plan: Plan, clock: Stopwatch, *, look_ahead: bool
     ) -> tuple[list[Control], Waiting, int | None]:
-        if self._waiting is None:
-            self._waiting = Waiting(self._store.reserve())
-        waiting = self._waiting
+        waiting = self._reserved()
         watermark_us = self._watermarks.now_us()
         jobs = self._jobs(waiting, watermark_us, self._watermarks.settled_us)
         ahead: Future[Plan | None] | None = None
@@ -486,8 +480,7 @@ class Engine:
 
     def _merge(self) -> None:
         """Begin the next merge that is due."""
-        parent = self._progress.parent
-        if parent is not None:
+        if (parent := self._progress.parent) is not None:
             self._merger.start(self._progress.runs, self._schemas, parent, self._bounds())
 
     def finish(self, *, last: bool = True) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -15,6 +16,7 @@ from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
 from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
@@ -205,22 +207,13 @@ class Pipeline:
         stop: asked between epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
-        if loading.get():
-            raise InvalidInputError(
-                "the file runs its pipeline while it is loaded",
-                kind="runs_itself",
-                pipeline=self.name,
-                remedy='put `pipe.run()` below `if __name__ == "__main__":`, or start the file '
-                "with python",
-            )
+        self._check_not_loading()
         marks = checked_marks(label, properties)
         readers = self._open_sources()
         check_locations(self._graph, self._place.url)
         going_back = self._named(resume)
         spark = self.session()
         runtime = RuntimeSettings(spark)
-        store: Store | None = None
-        engine: Engine | None = None
         try:
             resolved = self.resolve()
             check_workers(spark)
@@ -230,38 +223,57 @@ class Pipeline:
             asked = Outputs(planner.writers(spark), outputs or {})
             if going_back is not None:
                 planner.ask(asked, topology, going_back, accept_duplicates=accept_duplicates)
-            store = open_store(
+            with closing(open_store(
                 self._place.url, self.name, topology=topology, allow_changes=allow_changes,
                 settings=self.settings, resume=going_back, accept_duplicates=accept_duplicates,
                 takeover=takeover, options=dict(self._place.options) or None, spark=spark.version,
-            )  # fmt: skip
-            engine = Engine(
+            )) as store, closing(Engine(
                 spark=spark, graph=self._graph, resolved=resolved, store=store, place=self._place,
                 partitions=self._count(spark), readers=readers, outputs=asked,
                 durable_tasks=not is_local(spark), on_epoch=on_epoch, on_checkpoint=on_checkpoint,
                 marks=marks,
-            )  # fmt: skip
-            notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
-            quarantine = Quarantine(store, self._place, asked.writers)
-            quarantine.set_aside(set_aside, engine.summary.notes)
-            changes = planner.decide(asked, store, topology)
-            changed = bool(notes) or (store.current and store.current.topology != topology)
-            engine.start()
-            engine.summary.notes.extend(notes)
-            quarantine.redrive(redrive, asked.since, engine.summary.notes)
-            self._fill(engine, store, changes, asked)
-            if changed and not changes.fills:
-                engine.note_change()
-            self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
-            engine.finish()
-            engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
-            return engine.summary
+            )) as engine:  # fmt: skip
+                notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
+                self._begin(engine, store, planner, asked, topology, notes, set_aside, redrive)
+                self._loop(engine, forever=forever, epochs=epochs, poll_ms=poll_ms, stop=stop)
+                engine.finish()
+                engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
+                return engine.summary
         finally:
-            if engine is not None:
-                engine.close()
-            if store is not None:
-                store.close()
             runtime.restore()
+
+    def _begin(
+        self,
+        engine: Engine,
+        store: Store,
+        planner: StartPlanner,
+        asked: Outputs,
+        topology: Topology,
+        notes: list[str],
+        set_aside: Collection[str],
+        redrive: Collection[str],
+    ) -> None:
+        """Decide about all outputs, then settle them; fill what is new or must be rebuilt."""
+        quarantine = Quarantine(store, self._place, asked.writers)
+        quarantine.set_aside(set_aside, engine.summary.notes)
+        changes = planner.decide(asked, store, topology)
+        changed = bool(notes or (store.current and store.current.topology != topology))
+        engine.start()
+        engine.summary.notes.extend(notes)
+        quarantine.redrive(redrive, asked.since, engine.summary.notes)
+        self._fill(engine, store, changes, asked)
+        if changed and not changes.fills:
+            engine.note_change()
+
+    def _check_not_loading(self) -> None:
+        if loading.get():
+            raise InvalidInputError(
+                "the file runs its pipeline while it is loaded",
+                kind="runs_itself",
+                pipeline=self.name,
+                remedy='put `pipe.run()` below `if __name__ == "__main__":`, or start the file '
+                "with python",
+            )
 
     def _named(self, ref: str | int | datetime | None) -> str | None:
         """The id of the checkpoint that a user names."""
