@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 os.environ.update(COLUMNS="80", TERM="dumb", NO_COLOR="1")
 
-from holdfast.cli import main, values  # noqa: E402 - after the path
+from holdfast.cli import machine, main, values  # noqa: E402 - after the path
 from holdfast.cli.app import VERBS  # noqa: E402
 from holdfast.format.findings import Finding  # noqa: E402
 
@@ -62,7 +62,8 @@ stores.
 _JSON_HEAD = """\
 # The JSON of each verb
 
-Made from `src/holdfast/cli/values.py` by `python tools/make_cli_docs.py`; a test compares. Every
+Made from `src/holdfast/cli/values.py` and `machine.py` by `python tools/make_cli_docs.py`; a test
+compares. Every
 document has a `schema` with a name and a number. Fields are only ever added; a change of meaning
 gets a new number. Times are microseconds since 1970-01-01 UTC, sizes are bytes, nothing is
 rounded. Values that JSON has no form for (decimals, times and bytes of a row) are text. No sink
@@ -88,9 +89,9 @@ _TOP: dict[type[msgspec.Struct], str] = {
     values.Difference: "holdfast diff STORE A B",
     values.Fork: "holdfast fork STORE REF NEW",
     values.Sync: "holdfast sync SRC DST",
-    values.Diagnosis: "holdfast doctor STORE",
-    values.Preparation: "holdfast prepare",
-    values.Run: "holdfast run FILE",
+    machine.Diagnosis: "holdfast doctor STORE",
+    machine.Preparation: "holdfast prepare",
+    machine.Run: "holdfast run FILE",
     values.Failure: "any verb that fails",
 }
 
@@ -291,7 +292,7 @@ def json_page() -> str:
 def _structs() -> list[type[msgspec.Struct]]:
     found = [
         kind
-        for kind in vars(values).values()
+        for kind in {**vars(values), **vars(machine)}.values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not values.Value
     ]
     return [*found, Finding] if Finding not in found else found

@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from holdfast.cli.address import is_object, open_root
-from holdfast.cli.values import Check, Diagnosis
+from holdfast.cli.machine import Check, Diagnosis
 from holdfast.clock import SystemClock
 from holdfast.errors import AlreadyExistsError, HoldfastError
 from holdfast.format import paths

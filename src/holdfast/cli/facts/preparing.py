@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from holdfast.cli.values import Preparation
+from holdfast.cli.machine import Preparation
 from holdfast.java import require_java
 from holdfast.pipeline import classes
 

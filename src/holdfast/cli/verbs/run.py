@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Optional
 
 import typer
 
+from holdfast.cli.machine import Run
 from holdfast.cli.output import emit, verb
 from holdfast.cli.text import Line, line
-from holdfast.cli.values import Run
 from holdfast.cli.verbs.common import JsonOption, example
 from holdfast.errors import HoldfastError, InvalidInputError
 
@@ -18,6 +18,76 @@ if TYPE_CHECKING:
     from holdfast.pipeline.report import RunSummary
 
 _Number = Optional[int]  # noqa: UP045 - typer reads the annotation at run time
+
+_File = Annotated[
+    str, typer.Argument(metavar="FILE", help="Python file with a pipeline.", show_default=False)
+]
+_Forever = Annotated[bool, typer.Option("--forever", help="Wait for more when drained.")]
+_Epochs = Annotated[
+    _Number, typer.Option("--epochs", min=1, metavar="N", help="Stop after so many.")
+]
+_Resume = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--resume", metavar="REF", help="Go back to this checkpoint first."),
+]
+_AcceptDuplicates = Annotated[
+    bool, typer.Option("--accept-duplicates", help="Let a sink publish epochs twice.")
+]
+_AllowChanges = Annotated[
+    bool,
+    typer.Option("--allow-changes", help="The pipeline may differ from the one of the store."),
+]
+_Takeover = Annotated[bool, typer.Option("--takeover", help="Fence another live writer.")]
+_Label = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--label", metavar="NAME", help="A label for the checkpoints of this run."),
+]
+_Properties = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--property", metavar="KEY=VALUE", help="A note on the checkpoints; repeat."),
+]
+_Outputs = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--output",
+        metavar="SINK=WISH",
+        help="adopt, keep or empty an output that is not simply continued.",
+    ),
+]
+_SetAside = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option(
+        "--set-aside",
+        metavar="SINK",
+        help="Move epochs that this sink cannot publish to quarantine.",
+    ),
+]
+_Redrive = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--redrive", metavar="SINK", help="Publish what was set aside."),
+]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only say what would become of the outputs.")
+]
+_Master = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--master", metavar="URL", help="Spark's master, or sc:// for Connect."),
+]
+_Partitions = Annotated[
+    _Number, typer.Option("--partitions", metavar="N", help="How many tasks share the state.")
+]
+_MetricsPort = Annotated[
+    _Number,
+    typer.Option(
+        "--metrics-port",
+        min=0,
+        max=65535,
+        metavar="PORT",
+        help="Serve Prometheus metrics on loopback.",
+    ),
+]
+_Plain = Annotated[bool, typer.Option("--plain", help="One line an epoch.")]
+_LogJson = Annotated[bool, typer.Option("--log-json", help="Structured logs on standard error.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -29,69 +99,25 @@ def register(app: typer.Typer) -> None:
 
 @verb
 def run(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="Python file with a pipeline.", show_default=False)
-    ],
+    file: _File,
     *,
-    forever: Annotated[bool, typer.Option("--forever", help="Wait for more when drained.")] = False,
-    epochs: Annotated[
-        _Number, typer.Option("--epochs", min=1, metavar="N", help="Stop after so many.")
-    ] = None,
-    resume: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--resume", metavar="REF", help="Go back to this checkpoint first."),
-    ] = None,
-    accept_duplicates: Annotated[
-        bool, typer.Option("--accept-duplicates", help="Let a sink publish epochs twice.")
-    ] = False,
-    allow_changes: Annotated[
-        bool,
-        typer.Option("--allow-changes", help="The pipeline may differ from the one of the store."),
-    ] = False,
-    takeover: Annotated[
-        bool, typer.Option("--takeover", help="Fence another live writer.")
-    ] = False,
-    label: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--label", metavar="NAME", help="A label for the checkpoints of this run."),
-    ] = None,
-    properties: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--property", metavar="KEY=VALUE", help="A note on the checkpoints; repeat."),
-    ] = None,
-    outputs: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--output", metavar="SINK=WISH",
-                     help="adopt, keep or empty an output that is not simply continued."),
-    ] = None,
-    set_aside: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--set-aside", metavar="SINK",
-                     help="Move epochs that this sink cannot publish to quarantine."),
-    ] = None,
-    redrive: Annotated[
-        Optional[list[str]],  # noqa: UP045
-        typer.Option("--redrive", metavar="SINK", help="Publish what was set aside."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would become of the outputs.")
-    ] = False,
-    master: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option("--master", metavar="URL", help="Spark's master, or sc:// for Connect."),
-    ] = None,
-    partitions: Annotated[
-        _Number, typer.Option("--partitions", metavar="N", help="How many tasks share the state.")
-    ] = None,
-    metrics_port: Annotated[
-        _Number,
-        typer.Option("--metrics-port", min=0, max=65535, metavar="PORT",
-                     help="Serve Prometheus metrics on loopback."),
-    ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="One line an epoch.")] = False,
-    log_json: Annotated[
-        bool, typer.Option("--log-json", help="Structured logs on standard error.")
-    ] = False,
+    forever: _Forever = False,
+    epochs: _Epochs = None,
+    resume: _Resume = None,
+    accept_duplicates: _AcceptDuplicates = False,
+    allow_changes: _AllowChanges = False,
+    takeover: _Takeover = False,
+    label: _Label = None,
+    properties: _Properties = None,
+    outputs: _Outputs = None,
+    set_aside: _SetAside = None,
+    redrive: _Redrive = None,
+    dry_run: _DryRun = False,
+    master: _Master = None,
+    partitions: _Partitions = None,
+    metrics_port: _MetricsPort = None,
+    plain: _Plain = False,
+    log_json: _LogJson = False,
     as_json: JsonOption = False,
 ) -> None:  # fmt: skip
     """Run a pipeline until its sources are drained, with a live table of epochs.

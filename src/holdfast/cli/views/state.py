@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.cli.machine import Diagnosis, Preparation
 from holdfast.cli.text import (
     Col,
     Line,
@@ -19,12 +20,10 @@ from holdfast.cli.text import (
     wrapped,
 )
 from holdfast.cli.values import (
-    Diagnosis,
     Difference,
     OperatorChange,
     OperatorList,
     PositionChange,
-    Preparation,
     RowChange,
     RowChanges,
     StateRows,
