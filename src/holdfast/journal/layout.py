@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.errors import InvalidInputError
 from holdfast.ids import check_name
 
 _SEGMENT = re.compile(r"(\d{20})\.seg")
@@ -18,6 +19,16 @@ class Layout:
     """Paths of one journal."""
 
     root: Path
+
+    def __post_init__(self) -> None:
+        """A journal is a directory: an address would become one of a strange name."""
+        if self.root.parts and self.root.parts[0].endswith(":") and len(self.root.parts) > 1:
+            raise InvalidInputError(
+                "a journal lies in a local directory",
+                kind="unknown_scheme",
+                journal=str(self.root),
+                remedy="give a directory of this machine",
+            )
 
     @property
     def meta(self) -> Path:

@@ -87,6 +87,12 @@ def facts(tmp_path_factory):
     }
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """What a verb makes of a bad name, it makes where nobody keeps anything."""
+    monkeypatch.chdir(tmp_path)
+
+
 def _words(verb, facts, number=0):
     return [*verb.split(), *(a.format(**facts, number=number) for a in ARGUMENTS[verb])]
 
