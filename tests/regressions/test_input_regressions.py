@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import statistics
 from collections import Counter
 
 import pyarrow as pa
@@ -185,7 +186,7 @@ def test_doubles_that_were_retracted_leave_no_trace(place) -> None:
     left = [("a", 1.0), ("b", 1.7e308), *(("c", x) for x in calm), ("d", 1.0)]
     batch = place.spark.createDataFrame(left, "k string, x double").groupBy("k")
     want = {r[0]: tuple(r)[1:] for r in batch.agg({"x": "sum"}).collect()}
-    deviation = {r[0]: r[1] for r in batch.agg({"x": "stddev"}).collect()}
+    deviation = {"c": statistics.stdev(calm)}  # exact arithmetic inside: batch itself is less so
     found = {row[0]: row[1:] for row in place.rows("out", "k", "t", "a", "v")}
     assert set(found) == set(want)
     for key, (total, mean, spread) in found.items():
@@ -193,10 +194,7 @@ def test_doubles_that_were_retracted_leave_no_trace(place) -> None:
         assert mean == pytest.approx(
             want[key][0] / len([1 for k, _ in left if k == key]), rel=1e-12
         )
-        if deviation[key] is None:
-            assert spread is None
-        else:
-            assert spread == pytest.approx(deviation[key], rel=1e-6)
+        assert spread == (pytest.approx(deviation[key], rel=1e-15) if key in deviation else None)
 
 
 def test_a_null_weight_is_refused_with_its_column(place) -> None:

@@ -140,8 +140,8 @@ MUTATIONS = [
     _s(
         "test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded",
         "pipeline/pipeline.py",
-        "            if changed and not changes.fills:",
-        "            if False:",
+        "        if changed and not changes.fills:",
+        "        if False:",
     ),
     _s(
         "test_another_static_table_is_refused_by_name",
