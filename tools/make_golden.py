@@ -44,6 +44,7 @@ from holdfast.format.manifest import Versions
 from holdfast.format.position import Position
 from holdfast.ids import SeededIds
 from holdfast.storage import LocalStorage
+from holdfast.storage.reserve import RESERVE
 
 PIPELINE = "golden"
 TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"
@@ -195,6 +196,7 @@ def main(target: Path) -> None:
         mock.patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):
         build(target)
+    (target / RESERVE).unlink(missing_ok=True)  # no part of a store
 
 
 if __name__ == "__main__":

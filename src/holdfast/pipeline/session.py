@@ -178,7 +178,7 @@ def _wrong_python(python: str, reason: str) -> InvalidInputError:
         version=".".join(str(part) for part in sys.version_info[:2]),
         reason=reason,
         remedy="set PYSPARK_PYTHON (or spark.pyspark.python) to a Python of the same version with "
-        "`pip install 'holdfast[spark]'`, before the session starts",
+        "`pip install 'holdfast-spark[spark]'`, before the session starts",
     )
 
 
