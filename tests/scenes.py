@@ -228,7 +228,7 @@ def as_version_1(storage, pipeline=PIPELINE):
             summary, counts="unknown", manifest_sha256=sha256_hex(data), manifest_bytes=len(data)
         )
 
-    previous = None
+    previous, digests = None, {}
     for path in (name for name in names if "/catalog/" in name):
         record = records.parse_record(storage.get(path), path, int(path[-25:-5]))
         body = record.body
@@ -240,13 +240,18 @@ def as_version_1(storage, pipeline=PIPELINE):
             record, format=1, body=body, previous=previous or record.previous
         )
         data = records.record_bytes(record)
-        previous = sha256_hex(data)
+        previous = digests[record.sequence] = sha256_hex(data)
         storage.put(path, data)
     for path in names:
         data, label = storage.get(path), path.split("/")[-1].removesuffix(".json")
         if path.endswith("/holdfast.json"):
             old = records.parse_header(data, path)
             storage.put(path, records.header_bytes(msgspec.structs.replace(old, format=1)))
+        elif path.endswith("/_latest"):
+            old = records.parse_latest(data, path)
+            digest = digests.get(old.sequence, old.record_sha256)
+            new = msgspec.structs.replace(old, format=1, record_sha256=digest)
+            storage.put(path, records.latest_bytes(new))
         elif "/pins/" in path:
             old = records.parse_pin(data, path, label)
             digest = sha256_hex(manifests[old.checkpoint])

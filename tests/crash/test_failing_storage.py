@@ -103,9 +103,12 @@ class Run:
         assert snapshot(self.plain) == new, self.where(index)
 
     def has_writer(self, step):
-        """Steps that append to the catalog; a pin or an outcome of unknown fate poisons nothing."""
-        return step.__name__ not in ("outcome", "failed", "pin", "unpin", "rebuild", "go_back",
-                                     "go_forward_again")  # fmt: skip
+        """Steps that append to the catalog; a pin or an outcome of unknown fate poisons nothing.
+
+        An upgrade is a writer of its own.
+        """
+        return step.__name__ not in ("outcome", "failed", "pin", "unpin", "rebuild", "upgrade",
+                                     "go_back", "go_forward_again")  # fmt: skip
 
     def check_poisoned(self):
         """Whoever does not know what it has done must not do anything more."""

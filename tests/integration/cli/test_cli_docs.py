@@ -34,7 +34,7 @@ def _verbs():
 def test_every_verb_has_an_example_and_fits_eighty_columns():
     """`--help` of each verb ends with an example, and no line is wider than 80."""
     verbs = _verbs()
-    assert len(verbs) == 17
+    assert len(verbs) == 18
     for verb in verbs:
         text = call(verb, "--help").out
         assert "Example:" in text, verb

@@ -53,6 +53,8 @@ ARGUMENTS = {
     "journal query": ["{journal}"],
     "journal verify": ["{journal}"],
     "journal info": ["{journal}"],
+    "journal release": ["{journal}", "nobody"],
+    "upgrade": ["--dry-run", "{store}"],
 }
 BROKEN = {
     "no such user": "~nouser/x",
