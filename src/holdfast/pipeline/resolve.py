@@ -115,10 +115,11 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
 
 def _checked(node: SinkNode, frame: Any) -> Any:
     """What goes into a sink, after the sink has looked at the columns and their types."""
-    named(node.name, lambda: check_carried(frame.schema))
     check = getattr(node.connector, "check", None)
-    if check is not None:
+    if check is not None:  # it knows better than the rule for all
         named(node.name, lambda: check(node.name, frame.schema))
+    else:
+        named(node.name, lambda: check_carried(frame.schema))
     return frame
 
 

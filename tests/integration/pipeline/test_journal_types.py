@@ -163,11 +163,22 @@ def test_a_journal_chained_into_a_journal_gives_the_same_rows(spark, tmp_path, r
         events = second.source(
             "in", hf.sources.Journal(tmp_path / "j", payload=f"{SCHEMA}, n long")
         )
-        second.sink("out", events.select(*rows.schema.names), hf.sinks.Parquet(tmp_path / "out"))
+        # Parquet has no intervals: for those, a second journal says the same as the first.
+        plain = [*(text.split()[0] for text in COLUMNS if "interval" not in text), "n"]
+        every = events.select(*rows.schema.names)
+        second.sink("out", every.select(*plain), hf.sinks.Parquet(tmp_path / "out"))
+        second.sink("j2", every, hf.sinks.Journal(tmp_path / "j2", entity="s", kind="=row"))
         second.run()
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-    assert rows_of(stored(tmp_path / "out").select(rows.schema.names)) == rows_of(rows)
+    assert rows_of(stored(tmp_path / "out").select(plain)) == rows_of(rows.select(plain))
+    assert payloads(tmp_path / "j2") == payloads(tmp_path / "j")
+
+
+def payloads(path):
+    with JournalReader(path) as journal:
+        events = journal.query(Query()).to_table()
+    return sorted(map(str, events.column("payload").to_pylist()))
 
 
 def test_payloads_are_plain_json(spark, tmp_path, rows):

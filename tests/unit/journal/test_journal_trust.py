@@ -142,8 +142,8 @@ def test_a_hold_is_released_by_name(root):
         writer.holds.set("gone", writer.view().position(0))
         assert writer.truncate_before(30).held_by == "gone"
     refused = runner.invoke(journal_app, ["release", str(root), "gnoe"])
-    assert refused.exit_code == 1
-    assert "known=gone" in refused.output
+    assert refused.exit_code == 2
+    assert "known: gone" in refused.output
     done = runner.invoke(journal_app, ["release", str(root), "gone", "--json"])
     assert done.output.strip() == '{"released":"gone","sequence":0}'
     with JournalWriter(root, JournalSettings(segment_bytes=2000)) as writer:

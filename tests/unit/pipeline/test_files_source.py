@@ -375,4 +375,4 @@ def test_an_object_store_is_listed_from_the_last_forgotten_name() -> None:
     whole = storage.list_after
     storage.list_after = lambda path: (listed.append(path) or e for e in whole(path))  # type: ignore[method-assign]
     assert {e.path for e in lister.look(log, check=None, after=log.after).ready} == set(odd)
-    assert all(entry.etag for entry in storage.list("")), "the store's tag is the digest"
+    assert all(entry.tag for entry in storage.list("")), "the store's tag is the digest"
