@@ -13,6 +13,8 @@ import os
 import signal
 import sys
 
+from holdfast_command import interrupted
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,16 +28,11 @@ _MISSING_JSON = (
     '{"schema":"holdfast.error/1","kind":"missing_extra","what":"the command line needs two more '
     'packages","facts":{},"remedy":"pip install \'holdfast-spark[cli]\'"}\n'
 )
-_INTERRUPTED = b"holdfast: interrupted\n"
-_INTERRUPTED_JSON = (
-    b'{"schema":"holdfast.error/1","kind":"interrupted","what":"interrupted","facts":{},'
-    b'"remedy":""}\n'
-)
 
 
 def command() -> NoReturn:
     """The process `holdfast`: run the command line, and leave."""
-    signal.signal(signal.SIGINT, _interrupted)
+    signal.signal(signal.SIGINT, interrupted)
     _fill_streams()
     sys.unraisablehook = _unraisable
     if not os.environ.get("HOLDFAST_DEBUG"):
@@ -55,15 +52,6 @@ def command() -> NoReturn:
 
     # To take DuckDB, Arrow and numpy apart again would cost as much as many a query.
     leave(code)
-
-
-def _interrupted(number: int, frame: Any) -> None:
-    """Ctrl-C while everything is still being loaded: nothing was begun, so nothing needs an end."""
-    del number, frame
-    if "--json" in sys.argv:
-        os.write(1, _INTERRUPTED_JSON)
-    os.write(2, _INTERRUPTED)
-    os._exit(130)
 
 
 def _fill_streams() -> None:
@@ -97,6 +85,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     from holdfast.cli.app import app
     from holdfast.console import run_app
 
-    if signal.getsignal(signal.SIGINT) is _interrupted:
+    if signal.getsignal(signal.SIGINT) is interrupted:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return run_app(app, arguments, "holdfast")

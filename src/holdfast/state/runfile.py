@@ -235,10 +235,19 @@ class RunFile:
     def _guard(self, read: Any) -> Any:
         try:
             return read()
+        except IncompatibleError as error:
+            self._check_digest(error)
+            raise
         except HoldfastError:
             raise
         except _DECODING as error:
             raise self._corrupt("a run cannot be decoded", error) from error
+
+    def _check_digest(self, because: IncompatibleError) -> None:
+        """A flipped bit in the schema or the version looks like another format: it is damage."""
+        actual = hashlib.sha256(self._content).hexdigest()
+        if actual != self.info.sha256:
+            raise self._corrupt("a run differs from its digest", because.what) from because
 
     def _corrupt(self, what: str, reason: object) -> CorruptionError:
         return CorruptionError(

@@ -228,7 +228,7 @@ def test_ctrl_c_at_any_moment_of_the_first_half_second(facts, seed):
     """Ctrl-C while it starts is exit 130 and one line, or the verb was done already."""
     chance = random.Random(seed)
     verb = chance.choice(SOME)
-    code = "import sys; print('go', file=sys.stderr, flush=True)\nfrom holdfast.cli import command; command()"
+    code = "from holdfast_command import command; import sys; print('go', file=sys.stderr, flush=True); command()"
     process = subprocess.Popen(
         [sys.executable, "-c", code, *_words(verb, facts), "--json"],
         text=True,
@@ -237,7 +237,7 @@ def test_ctrl_c_at_any_moment_of_the_first_half_second(facts, seed):
         env=environment(),
     )
     process.stderr.readline()
-    time.sleep(0.03 + chance.random() * 0.5)
+    time.sleep(0.005 + chance.random() * 0.5)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert "Traceback" not in err, (verb, err)
