@@ -82,7 +82,7 @@ class Actor:
             self.answer = self._work(self.storage)
         except HoldfastError as error:
             self.answer = error
-        except BaseException as error:  # noqa: BLE001 - shown by whoever asks for the answer
+        except BaseException as error:  # noqa: BLE001 - shown where the answer is asked for
             self.answer = AssertionError(f"{type(error).__name__}: {error}")
         self.done = True
         self._stands.release()

@@ -95,7 +95,7 @@ def live(arguments, number, path):
             except CommitUnknownError as error:
                 log.append(["unknown", error.kind])
             except HoldfastError as error:
-                # Whoever was overtaken may find that what it reads was retired.
+                # A writer that was overtaken may find that what it reads was retired.
                 retired = error.kind in ("retired", "busy_catalog", "draft_file_differs")
                 log.append(["fenced" if retired else "error", f"{error.kind}: {error}"])
             time.sleep(chance.random() * 0.05)

@@ -97,7 +97,7 @@ def moments_of(work):
 
 @pytest.mark.parametrize("compactions", [1, 2])
 def test_two_sleepers_and_a_compaction(compactions):
-    """Wherever two writers sleep while a third compacts, whoever wakes first: both are told."""
+    """Wherever two writers sleep while a third compacts, in either order of waking: both are told."""
     count = moments_of(lambda told: opens_and_commits(2, told))
     step = 1 if SOAK else 2
     # The second one finds a longer catalog, and takes a few operations more.

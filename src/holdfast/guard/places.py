@@ -3,8 +3,8 @@
 Invariants:
 - Checkpoint, store, target and sink are compared by where they really lie: links, `..`, relative
   paths and spellings of an address are resolved first.
-- Nothing is ever written into a checkpoint of Spark or into a pipeline's directory, whoever owns
-  it, except by the protocol of a store into its own root.
+- Nothing is ever written into a checkpoint of Spark or into a pipeline's directory of
+  anybody, except by the protocol of a store into its own root.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Invariants:
 - What only removes must be able to write the record that says so: on a full disk the reserve is
   released for it. A commit never gets it.
-- It is no part of a store: whoever finds it may delete it, and it is made again when there is room.
+- It is no part of a store: anybody may delete it, and it is made again when there is room.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_every_flipped_bit_of_the_mark_is_found(root):
 
 @pytest.mark.parametrize("content", [b"", b"HFJMARK1", bytes(32), b"x" * 33, b"\xff" * 4096])
 def test_a_mark_that_is_none_is_found_and_mended_by_the_next_writer(root, content):
-    """Empty, short, long or foreign: a finding; readers go by the log, and a writer writes it anew."""
+    """Empty, short, long or foreign: a finding; readers go by the log, and a writer writes it again."""
     fill(root)
     (root / "durable.mark").write_bytes(content)
     assert kinds(root) == {"mark_damaged"}

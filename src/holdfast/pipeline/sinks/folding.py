@@ -2,8 +2,8 @@
 
 A folded directory `hf_epoch=<last>` holds the rows of all epochs from its first to its last, as
 they were published. Everything else is hard-linked into a new tree next to the output, and
-`<path>` becomes a link to that tree, in one rename or exchange: whoever opens the directory finds
-all rows of all epochs, from the old tree or from the new one.
+`<path>` becomes a link to that tree, in one rename or exchange: a reader that opens the
+directory finds all rows of all epochs, from the old tree or from the new one.
 
 Invariants:
 - Only epochs that no retained checkpoint can go back behind are folded.
