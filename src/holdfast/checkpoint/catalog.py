@@ -276,6 +276,7 @@ class CatalogWriter:
         self.state = state
         self.writer = writer
         self._dead: HoldfastError | None = None
+        self.put_done = False  # whether the record of the last append was put, whatever came then
         self._tag: str | None = None  # of the newest record, as the storage's listing shows it
         self._seen: tuple[Sequence, ...] = ()  # all records, at the last check
 
@@ -314,8 +315,10 @@ class CatalogWriter:
         )
         data = record_bytes(record)
         path = self._home.at(paths.record(number))
+        self.put_done = False
         try:
             self._put(path, data, spare=not isinstance(body, CommitBody))
+            self.put_done = True
             self._confirm(number, follows=None if leap or number == 0 else self.state.head)
         except AlreadyExistsError as error:
             self._dead = self._fenced(number)
@@ -340,7 +343,9 @@ class CatalogWriter:
         """What was written counts only if this writer held the catalog when it wrote."""
         try:
             self._check_held(number, follows)
-        except StorageError as error:
+        except FencedError:
+            raise
+        except HoldfastError as error:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",
                 path=self._home.at(paths.record(number)),

@@ -25,6 +25,7 @@ from holdfast.errors import (
     CorruptionError,
     FencedError,
     HoldfastError,
+    NotFoundError,
     RefusedError,
 )
 from holdfast.format import paths
@@ -57,7 +58,11 @@ class Collector:
         """The manifest of a live checkpoint, from memory or storage."""
         known = self._manifests.get(summary.checkpoint)
         if known is None:
-            known = self._manifests[summary.checkpoint] = self._reader.manifest(summary)
+            try:
+                known = self._manifests[summary.checkpoint] = self._reader.manifest(summary)
+            except NotFoundError:
+                self._catalog.confirm_alive()  # it was a successor that retired it
+                raise
         return known
 
     @property

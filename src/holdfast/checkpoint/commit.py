@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from holdfast.checkpoint.catalog import CatalogWriter, load_catalog
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.rebuild import summarise
 from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock
@@ -115,7 +116,7 @@ def commit_draft(
     except CommitUnknownError:
         raise
     except FencedError:
-        draft.finished = _may_be_committed(home, manifest)
+        draft.finished = catalog.put_done or _may_be_needed(home, manifest)
         raise
     except HoldfastError:
         draft.finished = False
@@ -125,17 +126,28 @@ def commit_draft(
     return Committed(summary, manifest)
 
 
-def _may_be_committed(home: Home, manifest: Manifest) -> bool:
-    """Whether the successor of a fenced writer may count on this checkpoint.
+def _may_be_needed(home: Home, manifest: Manifest) -> bool:
+    """Whether anybody may count on a checkpoint whose record was refused.
 
-    The record may have been part of the chain before the successor folded it into a base. Then
-    the checkpoint belongs to the successor, and deleting any of it would be a loss of data.
+    The refused put may have been the second one of a client that tries again by itself: the first
+    was then part of the chain before a successor folded it into a base. The checkpoint belongs to
+    that successor, and so do its files while a later checkpoint names them, even after it was
+    dropped itself: deleting any of it would be a loss of data.
     """
+    own, reader = manifest.own_prefix(), StoreReader(home)
     try:
         state = load_catalog(home)
+        if state is None or state.damage or state.find(manifest.checkpoint) is not None:
+            return True
+        if any(pin.checkpoint == manifest.checkpoint for pin in reader.pins()):
+            return True
+        return any(
+            entry.pipeline is None and entry.path.startswith(own)
+            for summary in state.live
+            for entry in reader.manifest(summary).files
+        )
     except HoldfastError:
         return True
-    return state is None or bool(state.damage) or state.find(manifest.checkpoint) is not None
 
 
 def _forget(home: Home, storage: Storage, path: str) -> None:

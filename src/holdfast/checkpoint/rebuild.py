@@ -165,12 +165,13 @@ def lost_but_whole(
 def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) -> RebuildPlan:
     """Look at every manifest and decide what the catalog must have held.
 
-    A commit that comes between looks like one whose record was lost: then all is looked at again.
+    A commit that comes between looks like one whose record was lost, and of a writer that retires
+    what was listed nothing may be left: then all is looked at again.
     """
     for _ in range(_TRIES):
         there = record_numbers(reader.home)
         plan = _look(reader, choose)
-        if not plan.leap or record_numbers(reader.home) == there:
+        if (plan.take and not plan.leap) or record_numbers(reader.home) == there:
             return plan
     raise _busy(reader.home.pipeline)
 

@@ -27,7 +27,13 @@ from holdfast.checkpoint.opening import Surroundings, take_over
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery import Wishes, plan_recovery
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CorruptionError, HoldfastError, NotFoundError, RefusedError
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    NotFoundError,
+    RefusedError,
+    StorageError,
+)
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION
 from holdfast.format.manifest import MANIFEST_BYTES_MAX
@@ -36,6 +42,8 @@ from holdfast.ids import IdSource, RandomIds, Sequence
 from holdfast.points import reach
 from holdfast.settings import Settings
 from holdfast.storage.api import Storage
+
+_LOOKS = 5
 
 
 class _Peek(msgspec.Struct):
@@ -70,7 +78,26 @@ class UpgradePlan:
 
 
 def plan_upgrade(reader: StoreReader) -> UpgradePlan:
-    """Look at header, catalog and manifests. Reads only."""
+    """Look at header, catalog and manifests. Reads only.
+
+    A writer may compact meanwhile: a record that vanishes means looking again.
+    """
+    for _ in range(_LOOKS):
+        try:
+            return _look(reader)
+        except NotFoundError as error:
+            if error.kind != "not_found":
+                raise
+    raise StorageError(
+        "the catalog changes faster than it can be read",
+        kind="busy_catalog",
+        retryable=True,
+        remedy="stop the pipeline first, or try again; nothing was changed",
+        took_effect=False,
+    )
+
+
+def _look(reader: StoreReader) -> UpgradePlan:
     header = reader.header()
     state = reader.catalog()
     _check_whole(reader)

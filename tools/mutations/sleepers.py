@@ -1,0 +1,63 @@
+"""Mutations of the rules about writers that sleep while others build on their files."""
+
+from __future__ import annotations
+
+from mutate import Mutation
+
+TESTS = "tests/crash/test_sleeping_files.py::"
+
+
+def _m(test: str, file: str, old: str, new: str) -> Mutation:
+    return Mutation(TESTS + test, f"checkpoint/{file}", old, new)
+
+
+MUTATIONS = [
+    _m(
+        "test_a_rebuild_that_finds_the_checkpoint_of_a_fenced_writer_may_keep_it",
+        "catalog.py",
+        "            self.put_done = True\n",
+        "",
+    ),
+    _m(
+        "test_a_sleeper_that_was_built_upon_deletes_nothing",
+        "commit.py",
+        "draft.finished = catalog.put_done or _may_be_needed(home, manifest)",
+        "draft.finished = False",
+    ),
+    _m(
+        "test_a_refused_put_that_was_the_second_one_deletes_nothing",
+        "commit.py",
+        "            entry.pipeline is None and entry.path.startswith(own)\n",
+        "            entry.pipeline == own\n",
+    ),
+    _m(
+        "test_a_refused_put_leaves_nothing_that_a_rebuild_could_take",
+        "commit.py",
+        "catalog.put_done or _may_be_needed(home, manifest)",
+        "True",
+    ),
+    _m(
+        "test_whatever_keeps_a_record_from_being_confirmed_keeps_its_checkpoint",
+        "catalog.py",
+        "        except FencedError:\n            raise\n        except HoldfastError as error:\n",
+        "        except StorageError as error:\n",
+    ),
+    _m(
+        "test_an_overtaken_writer_that_deletes_is_told_so",
+        "collect.py",
+        "                self._catalog.confirm_alive()  # it was a successor that retired it\n",
+        "",
+    ),
+    _m(
+        "test_an_upgrade_next_to_a_writer_that_compacts",
+        "upgrade.py",
+        "_LOOKS = 5",
+        "_LOOKS = 1",
+    ),
+    _m(
+        "test_a_rebuild_next_to_a_writer_that_retires_everything",
+        "rebuild.py",
+        "(plan.take and not plan.leap)",
+        "not plan.leap",
+    ),
+]
