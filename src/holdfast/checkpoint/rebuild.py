@@ -157,8 +157,14 @@ def lost_but_whole(
     found = []
     for manifest, data in strays(witnesses, state, reader):
         # Older ones are what a drop or a crash has left: the records of their numbers are there.
-        if manifest.sequence >= state.head and _unfit(reader, manifest) is None:
-            found.append(msgspec.structs.replace(summarise(manifest, data), abandoned=True))
+        if manifest.sequence < state.head:
+            continue
+        try:
+            whole = load_segments(reader.home, manifest)
+        except CorruptionError:
+            continue
+        if _unfit(reader, whole) is None:
+            found.append(msgspec.structs.replace(summarise(whole, data), abandoned=True))
     return tuple(sorted(found, key=lambda summary: summary.sequence))
 
 

@@ -251,3 +251,28 @@ def test_many_files_make_a_small_manifest():
     assert len(manifest.files_of("op")) == 20_001
     assert validate(manifest) == []
     assert time.perf_counter() - begun < 20
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("damage", [False, True])
+def test_a_lost_record_of_a_checkpoint_with_segments(damage):
+    """Opening lists the checkpoint again, if its segments and all that they list are there."""
+    storage = MemoryStorage()
+    reader = filled(storage)
+    state, last = reader.catalog(), reader.resolve("latest")
+    old = {entry.path for s in state.live[:-1] for entry in reader.manifest(s).segments}
+    own = [e for e in reader.manifest(last).segments if e.path not in old]
+    if damage and not own:
+        with open_store(storage, "p", topology=SHAPE, settings=Settings(retain=100)) as store:
+            while not (own := [e for e in store.current.segments if e.path not in old]):
+                commit(store, len(store.list()))
+        state, last = reader.catalog(), reader.resolve("latest")
+    storage.delete(f"p/catalog/{state.head:020}.json")
+    if damage:
+        storage.delete(f"p/{own[0].path}")
+    with open_store(storage, "p", topology=SHAPE, settings=Settings(retain=100)) as store:
+        assert [entry.checkpoint for entry in store.recovery.rescue] == (
+            [] if damage else [last.checkpoint]
+        )
+        commit(store, len(state.live))
+    assert verify_store(read_store(storage, "p"), deep=True).ok
