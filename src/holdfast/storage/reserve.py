@@ -28,7 +28,11 @@ class Reserve:
         self._count = count
 
     def fill(self) -> None:
-        """Make it, where it is not there and the disk has room."""
+        """Make it, where it is not there and the disk has room; a torn one is made again."""
+        with contextlib.suppress(OSError):
+            if os.lstat(self._path).st_size >= _BYTES:
+                return
+            self.release()  # a crash or a power cut left less than was promised
         try:
             # Random bytes: a file system that compresses would keep nothing for zeros.
             with self._path.open("xb") as file:
@@ -44,9 +48,10 @@ class Reserve:
     def release(self) -> bool:
         """Give the bytes back; False if there were none."""
         with contextlib.suppress(OSError):
+            size = os.lstat(self._path).st_size
             self._path.unlink()
-            self._count(-_BYTES)
-            return True
+            self._count(-size)
+            return size > 0
         return False
 
 

@@ -176,3 +176,18 @@ def test_the_reserve_is_for_a_full_disk_alone(tmp_path):
         if not disk.fired:
             return
     pytest.fail("the opening never ran through undisturbed")
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_torn_reserve_is_made_again(tmp_path, left):
+    """A crash in the middle, or a power cut, leaves a reserve that holds nothing back."""
+    storage = LocalStorage(tmp_path)
+    before = storage.usage_bytes()
+    (tmp_path / RESERVE).write_bytes(b"x" * left)
+    measured = LocalStorage(tmp_path)
+    assert measured.usage_bytes() == before + left
+    measured.reserve.fill()
+    assert (tmp_path / RESERVE).stat().st_size >= 65_536
+    assert measured.usage_bytes() == (tmp_path / RESERVE).stat().st_size
+    assert measured.reserve.release()
+    assert measured.usage_bytes() == before
