@@ -3,7 +3,8 @@
 Invariants:
 - Only manifests that agree with their own digest and whose files are all there are taken.
 - Of two checkpoints for one catalog number, the one with sink outcomes or descendants was
-  committed; where neither has any, the user must choose.
+  committed; where neither has any, the user must choose. Where both have, records were lost and
+  their numbers used again: both were committed, and the later epoch is the newer one.
 - No epoch and no record number is used again: the hint and the outcomes tell of those whose
   checkpoints are gone.
 - The new catalog becomes visible with one put-if-absent record; until then nothing has changed.
@@ -197,16 +198,19 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     take: list[Found] = []
     undecided: list[CheckpointId] = []
     for _, rivals in sorted(by_sequence.items()):
-        winners = _winners(rivals, found, outcomes, parents, choose)
-        if len(winners) > 1:
+        proven = {c for c in rivals if c in parents or _has_outcome(c, found[c][0], outcomes)}
+        winners = _winners(rivals, proven, choose)
+        decided = len(winners) == 1 or proven.issuperset(winners)
+        if not decided:
             undecided.extend(winners)
         for checkpoint in rivals:
             manifest, data = found[checkpoint]
             if checkpoint not in winners:
                 leave[paths.manifest(checkpoint)] = "lost against another one for the same record"
-            elif len(winners) == 1:
-                confirmed = checkpoint in parents or _has_outcome(checkpoint, manifest, outcomes)
-                take.append(Found(summarise(manifest, data), manifest, confirmed))
+            elif decided:
+                take.append(Found(summarise(manifest, data), manifest, checkpoint in proven))
+    # A number is used again where records were lost; an epoch never is.
+    take.sort(key=lambda entry: entry.summary.epoch)
     leap = _end_is_lost(there, hint, take)
     numbers = [*there, *(entry.summary.sequence for entry in take)] if leap else there
     return RebuildPlan(
@@ -282,20 +286,15 @@ def _branches(take: list[Found]) -> list[Found]:
 
 
 def _winners(
-    rivals: list[CheckpointId],
-    found: Mapping[CheckpointId, tuple[Manifest, bytes]],
-    outcomes: Outcomes,
-    parents: set[CheckpointId | None],
-    choose: Collection[CheckpointId],
+    rivals: list[CheckpointId], proven: Collection[CheckpointId], choose: Collection[CheckpointId]
 ) -> list[CheckpointId]:
+    """Of checkpoints for one record number, those that were committed, as far as it is known."""
     if len(rivals) == 1:
         return rivals
-    for proof in (
-        [checkpoint for checkpoint in rivals if checkpoint in choose],
-        [c for c in rivals if c in parents or _has_outcome(c, found[c][0], outcomes)],
-    ):
-        if proof:
-            return proof
+    for proof in (choose, proven):
+        chosen = [checkpoint for checkpoint in rivals if checkpoint in proof]
+        if chosen:
+            return chosen
     return rivals
 
 

@@ -317,3 +317,29 @@ def test_a_token_that_is_really_lost_is_still_refused():
     plan = recovery_plan(storage, PIPELINE)
     assert plan.refusal is not None
     assert plan.refusal.kind == "token_lost"
+
+
+@pytest.mark.parametrize("lost", [3, 4])
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_rebuild_after_numbers_were_used_again(lost, more):
+    """What was lost and what came then have the same numbers, and both were committed."""
+    world = World(MemoryStorage())
+    world.open()
+    for _ in range(6):
+        world.commit()
+        world.outcome()
+    head = world.store._catalog.state.head
+    for number in range(head - lost + 1, head + 1):
+        world.storage.delete(f"{PIPELINE}/catalog/{number:020}.json")
+    world.open()
+    for _ in range(more):
+        world.commit()
+        world.outcome()
+    newest = told(world.store.reader, world.store.list()[0])
+    assert len(newest) == 6 - lost + more
+    for entry in list(world.storage.list(f"{PIPELINE}/catalog")):
+        world.storage.delete(entry.path)
+    rebuild_catalog(world.storage, PIPELINE, clock=world.clock)
+    reader = read_store(world.storage, PIPELINE)
+    assert told(reader, reader.resolve("latest")) == newest
+    assert_verified(world.storage)
