@@ -12,7 +12,7 @@ from holdfast.checkpoint.fork import fork_pipeline
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.sync import sync_pipeline
 from holdfast.clock import ManualClock
-from holdfast.errors import FencedError, HoldfastError, NotFoundError
+from holdfast.errors import FencedError, HoldfastError, NotFoundError, RefusedError
 from holdfast.format import paths
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage
@@ -401,6 +401,9 @@ def test_two_rebuilds_make_one_catalog():
         assert_readable(scene.source)
 
     def other(scene):
-        rebuild(scene, lambda storage: storage)
+        try:
+            rebuild(scene, lambda storage: storage)
+        except RefusedError as error:
+            assert error.kind == "catalog_whole", error
 
     at_every_moment(torn(2), rebuild, other, check)

@@ -210,3 +210,27 @@ def test_a_rebuild_that_finds_the_checkpoint_of_a_fenced_writer_may_keep_it():
             assert not isinstance(rebuild.answer, BaseException), (first, then, rebuild.answer)
             assert_verified(storage)
     pytest.fail("the rebuild never ran through undisturbed")
+
+
+def test_a_rebuild_publishes_nothing_of_an_overtaken_writer():
+    """Its manifest is older than what was retained, nothing confirms it: it comes as abandoned."""
+    storage = begun()
+    sleeper = opened(storage)
+    lineage, draft = sleeper.lineage(), sleeper.store.draft()
+    fill(draft, draft.epoch, lineage)
+    right = opened(storage, clean_up=False)
+    for _ in range(3):
+        right.commit()
+        right.outcome()
+    right.store.retain()
+    right.store.compact()
+    with pytest.raises(FencedError):
+        sleeper.store.commit(draft)  # into a freed number
+    rebuild_catalog(storage, PIPELINE, force=True)
+    known = {entry.checkpoint for entry in right.store.list()}
+    live = read_store(storage, PIPELINE).catalog().live
+    dead = [entry for entry in live if entry.checkpoint not in known]
+    assert [entry.abandoned for entry in dead] == [True]
+    after = opened(storage, clean_up=False)
+    assert after.store.recovery.roll_forward == ()
+    assert not after.store.pending()

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.checkpoint.catalog import (
     CatalogState,
     CatalogWriter,
+    lineage,
     load_catalog,
     off_lineage,
     record_numbers,
@@ -272,14 +273,20 @@ def _leave_dropped(
 
 
 def _branches(take: list[Found]) -> list[Found]:
-    """What is no ancestor of the newest one was left behind by a rollback or a fallback."""
+    """What is no ancestor of the newest one was left behind by a rollback or a fallback.
+
+    So was what nothing confirms, however old: an overtaken writer may have left it, and its tokens
+    must not be published.
+    """
     if not take:
         return take
     live = [found.summary for found in take]
     gone = {entry.checkpoint for entry in off_lineage(live, live[-1].checkpoint)}
+    chain = lineage(live, live[-1].checkpoint)
     return [
         replace(found, summary=msgspec.structs.replace(found.summary, abandoned=True))
         if found.summary.checkpoint in gone
+        or (not found.confirmed and found.summary.checkpoint not in chain)
         else found
         for found in take
     ]
