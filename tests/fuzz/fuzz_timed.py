@@ -87,7 +87,6 @@ def make_timed(seed: int) -> Timed:
 def _rows(rng: random.Random, made: Timed, now: dict, name: str, live: Counter) -> list[Row]:
     """Rows out of order, some late, some hopelessly; retractions only of rows that are on time."""
     rows, seen = [], set()
-    orderly = made.kind == "sessions"
     for _ in range(rng.randint(1, 8)):
         there = [row for row, n in live.items() if n > 0 and (row[1] or 0) >= now[name]]
         if made.weighted and there and rng.random() < 0.3:
@@ -95,7 +94,7 @@ def _rows(rng: random.Random, made: Timed, now: dict, name: str, live: Counter) 
         else:
             at = now[name] + rng.randint(0, 30) * 2
             if rng.random() < 0.15:
-                at = now[name] - (900 if orderly else rng.randint(1, 40) * 2)
+                at = now[name] - rng.randint(1, 40) * 2
             key = rng.choice(["a", "b", "c", None])
             x: int | None = rng.choice([None, 0, 1, 5])
             if made.kind == "timers":
@@ -148,12 +147,12 @@ def _timers(seed: int, rng: random.Random) -> Timed:
     def model(epochs: list[Epoch]) -> dict[str, Counter]:
         out: Counter = Counter()
         state: dict = {}
+        before = None
         for mark, taken in epochs:
             if mark is not None:
                 state = {k: v for k, v in state.items() if v["touched"] >= mark - ttl}
-            due = [
-                k for k, v in state.items() if mark is not None and v["armed"] and v["wake"] <= mark
-            ]
+            moved, before = mark != before, mark
+            due = [k for k, v in state.items() if moved and v["armed"] and v["wake"] <= mark]
             for key in due:
                 out[(key, state[key]["wake"])] += 1
                 state[key]["armed"] = False
@@ -272,6 +271,27 @@ def _windows(seed: int, rng: random.Random) -> Timed:
     return Timed(seed, "windows", "\n".join(code), model, columns, weighted, files_max)
 
 
+def _walked(live: dict, gap: int) -> list[tuple[tuple, Counter]]:
+    """Sessions of rows by key: what each one shows, and its rows."""
+    found = []
+    for key, rows in live.items():
+        sessions: list[tuple[int, int, Counter]] = []
+        for (at, x), count in sorted(rows.items(), key=lambda item: item[0][0]):
+            if count <= 0:
+                continue
+            start, used = at, Counter()
+            if sessions and at < sessions[-1][1]:
+                start, _, used = sessions.pop()
+            used[at, x] += count
+            sessions.append((start, at + gap, used))
+        for start, end, used in sessions:
+            bag: Counter = Counter()
+            for (_, x), count in used.items():
+                bag[x] += count
+            found.append(((key, start, end, *_aggregated(bag)), used))
+    return found
+
+
 def _sessions(seed: int, rng: random.Random) -> Timed:
     files_max, weighted = rng.choice([1, 2]), rng.random() < 0.5
     gap, emit = rng.choice([7, 15, 31]), rng.choice(["update", "close"])
@@ -288,27 +308,21 @@ def _sessions(seed: int, rng: random.Random) -> Timed:
 
     def model(epochs: list[Epoch]) -> dict[str, Counter]:
         live: dict = defaultdict(Counter)
+        done: Counter = Counter()
+        before = None
         for mark, taken in epochs:
+            if mark != before:  # what a new watermark closes, before it meets rows
+                for row, used in _walked(live, gap):
+                    if row[2] <= mark:
+                        done[row] += 1
+                        live[row[0]].subtract(used)
+            before = mark
             for key, at, x, weight in taken["s0"]:
                 if at is not None and (mark is None or at + gap > mark):
                     live[key][at, x] += weight
-        out: Counter = Counter()
-        for key, rows in live.items():
-            found: list[tuple[int, int, Counter]] = []
-            for (at, x), count in sorted(rows.items(), key=lambda item: item[0][0]):
-                if count <= 0:
-                    continue
-                if found and at < found[-1][1]:
-                    start, _, bag = found.pop()
-                else:
-                    start, bag = at, Counter()
-                bag[x] += count
-                found.append((start, at + gap, bag))
-            final = epochs[-1][0]
-            for start, end, bag in found:
-                if emit == "update" or (final is not None and end <= final):
-                    out[(key, start, end, *_aggregated(bag))] += 1
-        return {"o": out}
+        if emit == "update":
+            done.update(row for row, _ in _walked(live, gap))
+        return {"o": done}
 
     return Timed(seed, "sessions", code, model, {"o": RESULT}, weighted, files_max)
 

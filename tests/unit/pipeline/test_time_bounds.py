@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_apply_work import HASHES, ROW, SECOND, STAMP, batch_of, work_of
+from test_join_work import HOWS, join_work
+from test_join_work import batch as sides_of
+from test_window_work import ROW_SCHEMA, inner, session_work
+from test_window_work import batch_of as timed_of
 from work_harness import Harness
 
 from holdfast.pipeline.operators.unique import DedupeWork
+from holdfast.pipeline.operators.window import WindowWork
 from holdfast.pipeline.operators.work import HASH, WEIGHT
 
 KEYS = pa.schema([("k", pa.string())])
@@ -131,3 +138,115 @@ def test_rows_too_late_for_a_ttl_keep_their_weight() -> None:
     assert result.late.schema.names == [*ROW.names, WEIGHT]
     assert [(r["x"], r[WEIGHT]) for r in result.late.to_pylist()] == [(1, -2)]
     assert result.counters["late"] == 1
+
+
+# Every operator that goes by time: the rows of one watermark in one epoch, or cut into several.
+
+
+def told(harness: Harness, epochs: list[tuple]) -> tuple[dict, dict]:
+    """By watermark, what all its epochs gave together, and which rows were late."""
+    given: dict = {}
+    late: dict = {}
+    for batch, mark in epochs:
+        result = harness.step(batch, mark)
+        for found, rows in ((given, result.changes), (late, result.late)):
+            sums = found.setdefault(mark, Counter())
+            for row in rows.to_pylist() if rows is not None else ():
+                weight = row.pop(WEIGHT, 1)
+                sums[repr(row)] += weight
+                if not sums[repr(row)]:
+                    del sums[repr(row)]
+    return given, late
+
+
+@st.composite
+def cuts(draw, kinds, *, ranked: bool = False):
+    """(key, time, value, weight, kind), the watermark of each epoch, and the same in smaller epochs."""
+    whole, pieces, mark = [], [], None
+    live: Counter = Counter()
+    for number in range(draw(st.integers(2, 5))):
+        rows = []
+        for _ in range(draw(st.integers(0, 5))):
+            there = sorted((row for row in live if live[row] > 0), key=repr)
+            if there and not ranked and draw(st.integers(0, 2)) == 0:
+                row, weight = draw(st.sampled_from(there)), -1
+            else:
+                at = (mark or 0) + draw(
+                    st.integers(-9, 12)
+                )  # around the watermark, where it matters
+                row, weight = (draw(st.sampled_from("aaab")), at, 1), 1
+                row = (*row, draw(st.sampled_from(kinds)))
+            live[row] += weight
+            rows.append((*row[:3], weight, row[3]))
+        if ranked:  # the order in which an epoch takes its rows
+            rows.sort(key=lambda row: row[1])
+        whole.append((rows, mark))
+        ends = sorted(draw(st.lists(st.integers(0, len(rows)), min_size=1, max_size=3)))
+        bounds = [0, *ends, len(rows)]
+        pieces += [([], mark), *((rows[a:b], mark) for a, b in pairwise(bounds))]
+        mark = draw(st.integers(0, 20)) + (mark or 0) if number or draw(st.booleans()) else None
+    return whole, pieces
+
+
+@pytest.mark.parametrize("closing", [False, True])
+@pytest.mark.parametrize("shape", [(10, 10), (10, 4), None], ids=["tumbling", "sliding", "session"])
+@settings(max_examples=70, deadline=None, print_blob=True)
+@given(history=cuts([0]), gap=st.sampled_from([9, 14]), lateness=st.sampled_from([0, 0, 5]))
+def test_windows_do_not_depend_on_how_epochs_are_cut(closing, shape, history, gap, lateness):
+    """The same windows at the same watermark, the same late rows; deletes too."""
+    work = session_work(gap, lateness, closing=closing)
+    if shape is not None:
+        work = WindowWork("t", inner(), lateness, closing, ROW_SCHEMA, *shape, 0)
+    one, several = (
+        told(
+            Harness(work), [(timed_of([r[:4] for r in rows], unit=not shape), m) for rows, m in cut]
+        )
+        for cut in history
+    )
+    assert one == several
+
+
+@pytest.mark.parametrize("how", HOWS)
+@settings(max_examples=15, deadline=None, print_blob=True)
+@given(history=cuts([0, 1]), within=st.tuples(st.integers(0, 9), st.integers(0, 9)))
+def test_interval_joins_do_not_depend_on_how_epochs_are_cut(how, history, within):
+    """The same pairs and lone rows at the same watermark, the same late rows."""
+    work = join_work(how, changes=True, within=within)
+    one, several = (
+        told(
+            Harness(work),
+            [
+                (sides_of([(s, k, t, float(x), w) for k, t, x, w, s in rows], weights=True), mark)
+                for rows, mark in cut
+            ],
+        )
+        for cut in history
+    )
+    assert one == several
+
+
+@pytest.mark.parametrize("ttl", [None, 10])
+@settings(max_examples=80, deadline=None, print_blob=True)
+@given(history=cuts([None, 0, 5, 12, 20, 31], ranked=True))
+def test_timers_and_keys_of_apply_do_not_depend_on_how_epochs_are_cut(ttl, history):
+    """With rows cut in the order of their times: who is called at which watermark, and who is late."""
+    forgets = {} if ttl is None else {"ttl_us": ttl * SECOND}
+    one, several = (
+        told(
+            Harness(work_of(waking, time="at", timers="wake", **forgets)),
+            [
+                (
+                    batch_of([(k, wake, at) for k, at, _, _, wake in _untied(rows)]),
+                    None if mark is None else mark * SECOND,
+                )
+                for rows, mark in cut
+            ],
+        )
+        for cut in history
+    )
+    assert one == several
+
+
+def _untied(rows: list[tuple]) -> list[tuple]:
+    """Of rows of one key and time the function could not tell the last: they want the same."""
+    return [(*row[:4], None if row[1] % 4 == 0 else row[1] + row[1] % 7 * 3 - 9) for row in rows]

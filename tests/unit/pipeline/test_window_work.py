@@ -249,6 +249,7 @@ class SessionModel:
         self.gap, self.lateness = gap, lateness
         self.rows: dict = defaultdict(Counter)
         self.closed: Counter = Counter()
+        self.mark = None
 
     def sessions(self):
         found = []
@@ -262,19 +263,21 @@ class SessionModel:
         return found
 
     def step(self, batch, mark):
+        """What a watermark that has moved closes, then the rows."""
+        closing: Counter = Counter()
+        for key, rows in self.sessions() if mark != self.mark else ():
+            end = rows[-1][0] + self.gap
+            if end + self.lateness <= mark:
+                closing[self.row(key, rows)] += 1
+                self.rows[key].subtract(rows)
+        self.mark = mark
+        self.closed.update(closing)
         late = 0
         for key, at, x, weight in batch:
             if mark is not None and at + self.gap + self.lateness <= mark:
                 late += 1
             else:
                 self.rows[key][(at, x)] += weight
-        closing: Counter = Counter()
-        for key, rows in self.sessions():
-            end = rows[-1][0] + self.gap
-            if mark is not None and end + self.lateness <= mark:
-                closing[self.row(key, rows)] += 1
-                self.rows[key] -= Counter(rows)
-        self.closed.update(closing)
         return late, closing
 
     def row(self, key, rows):
@@ -327,16 +330,34 @@ def events(harness) -> Counter:
     return only(found)
 
 
-def test_a_delete_splits_a_session_and_closes_its_older_part_at_once():
-    """A part that is already behind the watermark is given in the epoch of the split."""
-    harness = Harness(session_work(6, 0, closing=True))
-    harness.step(batch_of([("a", at, 1, 1) for at in (0, 5, 10)], unit=True))
-    assert not harness.step(batch_of([], unit=True), 8).changes.num_rows
-    result = harness.step(batch_of([("a", 5, 1, -1)], unit=True), 8)
-    assert shown(result.changes) == Counter({("a", 0, 6, 1, 1, 1, 1): 1})
-    result = harness.step(batch_of([], unit=True), 16)
-    assert shown(result.changes) == Counter({("a", 10, 16, 1, 1, 1, 1): 1})
-    assert not events(harness)
+def test_a_part_that_a_delete_leaves_behind_the_watermark_closes_when_that_moves():
+    """Until then a row on time may join it again, in the epoch of the delete or in a later one."""
+    for cuts in ([[5, 4]], [[5], [4]], [[5], []], [[5]]):
+        harness = Harness(session_work(6, 0, closing=True))
+        harness.step(batch_of([("a", at, 1, 1) for at in (0, 5, 10)], unit=True))
+        assert not harness.step(batch_of([], unit=True), 8).changes.num_rows
+        for cut in cuts:
+            rows = [("a", at, 1, -1 if at == 5 else 1) for at in cut]
+            assert not harness.step(batch_of(rows, unit=True), 8).changes.num_rows
+        older = {("a", 0, 6, 1, 1, 1, 1): 1, ("a", 10, 16, 1, 1, 1, 1): 1}
+        joined = {("a", 0, 16, 3, 1, 1, 3): 1}
+        result = harness.step(batch_of([], unit=True), 16)
+        assert shown(result.changes) == Counter(joined if [4] in cuts or [5, 4] in cuts else older)
+        assert not events(harness)
+
+
+def test_a_row_never_extends_a_session_that_its_watermark_has_closed():
+    """It begins another one: in the epoch that closes the session as well as in the next."""
+    row = ("a", 9, 2, 1)
+    for cuts in ([[row]], [[], [row]]):
+        harness = Harness(session_work(10, 0, closing=True))
+        harness.step(batch_of([("a", 0, 1, 1)], unit=True))
+        given = Counter()
+        for cut in cuts:
+            given += shown(harness.step(batch_of(cut, unit=True), 12).changes)
+        assert given == Counter({("a", 0, 10, 1, 1, 1, 1): 1})
+        result = harness.step(batch_of([], unit=True), 19)
+        assert shown(result.changes) == Counter({("a", 9, 19, 2, 2, 1, 1): 1})
 
 
 def test_sessions_without_a_key_are_one_series():

@@ -7,7 +7,7 @@ Invariants:
 - The same rows and the same state reach it in the same order: by key, then time, then all columns.
 - Nothing of an answer that is not right in every respect is written.
 - A timer fires once, when the watermark has reached it: a time that the function gives back as it
-  was is done. Another one counts anew, also if it has passed: then the next epoch tells it.
+  was is done. Another one counts anew, also if it has passed: then the next watermark tells it.
 - A key that the TTL has forgotten is gone, with its timer.
 """
 
@@ -275,7 +275,7 @@ class ApplyWork(WorkBase):
         return first.set_column(place, WEIGHT, pa.array(sums[kept]))
 
     def _due(self, traces: Mapping[str, Any], context: EpochContext, names: list[str]) -> Any:
-        if self.timers is not None and context.watermark_us is not None:
+        if self.timers is not None and context.watermark_us != context.settled_us:
             # A timer at the watermark is due: no row before it is expected any more.
             return traces[f"{self.name}.timers"].due(None, context.watermark_us + 1).select(names)
         schema = pa.schema([pa.field(HASH, pa.uint64()), *self.keys])

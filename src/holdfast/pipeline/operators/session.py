@@ -7,8 +7,10 @@ rows, and what differs is said: so a row that is taken back can split a session.
 Invariants:
 - What is taken back is what was given, to the last bit: it comes from the view, not from adding up
   again. A session that no row of the epoch touches is left as it is.
-- Rows come first, then sessions close: a row may still extend one that would close otherwise.
-- The rows of a closed session leave the bag in the epoch in which it closes.
+- Sessions close first, then rows come, and nothing closes while the watermark stays: how the rows
+  of one watermark are cut into epochs makes no difference. A session that a delete cuts back behind
+  the watermark stays open until the watermark moves.
+- A closed session and its rows leave view and bag in the epoch in which it closes.
 """
 
 from __future__ import annotations
@@ -65,6 +67,12 @@ class _Sessions:
     end: np.ndarray
     columns: list[Any]
 
+    def pick(self, index: np.ndarray) -> _Sessions:
+        """Some of them."""
+        picks = pa.array(index)
+        columns = [column.take(picks) for column in self.columns]
+        return _Sessions(self.probe[index], self.start[index], self.end[index], columns)
+
 
 @dataclass(frozen=True)
 class SessionWork(TimedBase):
@@ -97,11 +105,11 @@ class SessionWork(TimedBase):
         }
 
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
-        """Closed sessions are behind the bound; their rows are taken out one by one."""
-        return {self.name: watermark_us - self.lateness_us + 1}
+        """Far enough behind for a session that a delete has cut back; closed ones are taken out."""
+        return {self.name: watermark_us - self.lateness_us + 1 - self.gap_us}
 
     def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
-        """Sessions of touched keys before and after; what differs; what closes."""
+        """What a new watermark closes; then sessions of touched keys, and what differs."""
         closed = self.closed_us(context.watermark_us)
         at = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
         missed = np.zeros(len(at), np.bool_) if closed is None else at + self.gap_us < closed
@@ -109,18 +117,43 @@ class SessionWork(TimedBase):
         came = self._stored(rows, at)
         if missed.any():
             came = came.filter(pa.array(~missed))
-        probe, numbers = self._probe(came, traces, closed)
+        closes = None if context.watermark_us == context.settled_us else closed
+        probe, numbers = self._probe(came, traces, closes)
         counters = {"late": int(missed.sum()), "keys": probe.num_rows}
         if not probe.num_rows:
             return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
+        standing = self._standing(traces[self.events], probe)
+        spans = _spans(standing, self.gap_us)
         before = self._before(traces[self.name], probe)
-        touched, after_rows = self._after(traces[self.events], probe, came, numbers)
-        spans = _spans(after_rows, self.gap_us)
-        after = self._computed(after_rows, spans, probe)
-        fresh = _touched(after, touched, self.gap_us)
-        return self._result(
-            probe, before, after, fresh, came, (after_rows, spans), closed, counters, late
-        )
+        known = _known(before, spans)
+        shut = np.zeros(len(spans.end), np.bool_) if closes is None else spans.end < closes
+        gives = np.zeros(len(known), np.bool_) if closes is None else before.end < closes
+        leaves = self._leaving(standing, spans, shut, closed)
+        kept = standing.pick(np.flatnonzero(~leaves))
+        stays = before.pick(np.flatnonzero(known & ~gives))
+        after_rows = self._after(kept, came, numbers)
+        after = self._computed(after_rows, _spans(after_rows, self.gap_us), probe)
+        touched = (numbers, _micros(came.column(TIME)))
+        gone, born = _differences(stays, after, _touched(after, touched, self.gap_us))
+        shuts = before.pick(np.flatnonzero(known & gives))
+        if self.closing:
+            out = changes_batch(
+                self.output, None, gone, shuts.columns, np.ones(len(shuts.end), np.bool_)
+            )
+        else:
+            out = changes_batch(self.output, stays.columns, gone, after.columns, born)
+        # What the bound of this watermark hides need not be taken out.
+        seen = before.end >= (self.bounds_us(context.watermark_us or 0)[self.name])
+        removed = before.pick(np.flatnonzero(gives & seen))
+        updates = {
+            self.name: self._view_update(
+                probe, [removed, stays.pick(np.flatnonzero(gone))], after.pick(np.flatnonzero(born))
+            ),
+            self.events: _joined(came, self._removal(standing.pick(np.flatnonzero(leaves)), probe)),
+        }
+        counters["keys_new"] = int(born.sum())
+        counters["keys_gone"] = int(gone.sum()) + len(shuts.end)
+        return Result(out, updates, counters, late)
 
     def _stored(self, rows: Any, at: np.ndarray) -> Any:
         """Rows as the bag keeps them, with hash and weight."""
@@ -156,30 +189,32 @@ class SessionWork(TimedBase):
         start, end = (_micros(answer.rows.column(name)) for name in (START, END))
         return _Sessions(answer.probes, start, end, columns)
 
-    def _after(
-        self, trace: Any, probe: Any, came: Any, numbers: np.ndarray
-    ) -> tuple[tuple[np.ndarray, np.ndarray], _Events]:
-        """Key and time of what came, and all rows of the keys with what came, summed up."""
-        names = [*self.keys.names, TIME, *self.inputs.names]
+    def _standing(self, trace: Any, probe: Any) -> _Events:
+        """The rows of the probed keys as they were before the epoch."""
         answer = trace.lookup(probe)
-        schema = answer.rows.select(names).schema
+        rows = answer.rows.select([*self.keys.names, TIME, *self.inputs.names])
+        events = _Events(answer.probes, _micros(rows.column(TIME)), answer.weights, rows)
+        return events.pick(np.lexsort((events.at, events.probe)))
+
+    def _after(self, kept: _Events, came: Any, numbers: np.ndarray) -> _Events:
+        """What was there and stays, with what came, summed up."""
+        names = [*self.keys.names, TIME, *self.inputs.names]
+        schema = kept.rows.schema
         tables = [
-            pa.Table.from_batches([part.select(names).cast(schema)]) for part in (answer.rows, came)
+            pa.Table.from_batches([part.select(names).cast(schema)]) for part in (kept.rows, came)
         ]
         rows = pa.concat_tables(tables).combine_chunks()
         columns = [normalise(_flat(rows.column(name))) for name in names]
-        probes = np.concatenate([answer.probes, numbers])
+        probes = np.concatenate([kept.probe, numbers])
         added = came.column(WEIGHT).to_numpy(zero_copy_only=False).astype(np.int64)
-        weights = np.concatenate([answer.weights, added])
+        weights = np.concatenate([kept.weight, added])
         groups = group_rows(probes, columns[len(self.keys.names) :])
         first = groups.first()
         summed = groups.sums(weights)
-        kept = np.flatnonzero(summed)
-        batch = pa.RecordBatch.from_arrays(columns, names=names).take(pa.array(first[kept]))
-        at = _micros(batch.column(TIME))
-        events = _Events(probes[first[kept]], at, summed[kept], batch)
-        order = np.lexsort((events.at, events.probe))
-        return (numbers, _micros(came.column(TIME))), events.pick(order)
+        there = np.flatnonzero(summed)
+        batch = pa.RecordBatch.from_arrays(columns, names=names).take(pa.array(first[there]))
+        events = _Events(probes[first[there]], _micros(batch.column(TIME)), summed[there], batch)
+        return events.pick(np.lexsort((events.at, events.probe)))
 
     def _computed(self, events: _Events, spans: _Spans, probe: Any) -> _Sessions:
         """The sessions of some rows, aggregated from nothing."""
@@ -210,59 +245,35 @@ class SessionWork(TimedBase):
         columns_made = [normalise(made.column(name)) for name in self._results]
         return _Sessions(spans.probe, spans.start, spans.end, columns_made)
 
-    def _result(
-        self, probe: Any, before: _Sessions, after: _Sessions, fresh: np.ndarray, came: Any,
-        events: tuple[_Events, _Spans], closed_us: int | None, counters: dict[str, int], late: Any,
-    ) -> Result:  # fmt: skip
-        """Changes of the view, what closes, and the rows that nobody needs any more."""
-        gone, born = _differences(before, after, fresh)
-        shuts = np.zeros(len(after.end), np.bool_)
-        if closed_us is not None:
-            shuts = after.end < closed_us
-        update = self._view_update(probe, before, gone, after, born & ~shuts)
-        if self.closing:
-            none = np.zeros(0, np.bool_)
-            out = changes_batch(self.output, None, none, after.columns, shuts)
-        else:
-            out = changes_batch(self.output, before.columns, gone, after.columns, born)
-        closes = self._closing_events(events, shuts, closed_us, probe)
-        updates = {self.name: update, self.events: _joined(came, closes)}
-        counters["keys_new"] = int(born.sum())
-        counters["keys_gone"] = int(gone.sum()) + int(shuts.sum())
-        return Result(out, updates, counters, late)
-
-    def _view_update(
-        self, probe: Any, before: _Sessions, gone: np.ndarray, after: _Sessions, born: np.ndarray
-    ) -> Any:
+    def _view_update(self, probe: Any, old: list[_Sessions], new: _Sessions) -> Any:
+        """Sessions that are no more, and those that are new."""
         names = [*self.keys.names, *(n for n in self._results if n not in self.keys.names)]
         parts = []
-        for side, mask, weight in ((before, gone, -1), (after, born, 1)):
-            index = np.flatnonzero(mask)
-            owners = probe.take(pa.array(side.probe[index]))
+        for side, weight in (*((side, -1) for side in old), (new, 1)):
+            owners = probe.take(pa.array(side.probe))
             shown = dict(zip(self._results, side.columns, strict=True))
-            columns = [owners.column(HASH)]
-            for name in names:
-                own = name in self.keys.names
-                columns.append(owners.column(name) if own else shown[name].take(pa.array(index)))
-            columns.append(pa.array(np.full(len(index), weight, np.int64)))
+            shown |= {name: owners.column(name) for name in self.keys.names}
+            columns = [owners.column(HASH), *(shown[name] for name in names)]
+            columns.append(pa.array(np.full(len(side.probe), weight, np.int64)))
             parts.append(pa.RecordBatch.from_arrays(columns, names=[HASH, *names, WEIGHT]))
         return _joined(*parts)
 
-    def _closing_events(
-        self, found: tuple[_Events, _Spans], shuts: np.ndarray, closed_us: int | None, probe: Any
-    ) -> Any:
-        """The rows of sessions that close, taken out; and deletes that never met their row."""
-        events, spans = found
-        take_out = np.zeros(len(events.at), np.bool_)
-        take_out[spans.present[shuts[spans.number]]] = True
+    def _leaving(
+        self, events: _Events, spans: _Spans, shut: np.ndarray, closed_us: int | None
+    ) -> np.ndarray:
+        """Which rows are of sessions that close; and deletes that will not meet their row."""
+        leaves = np.zeros(len(events.at), np.bool_)
+        leaves[spans.present[shut[spans.number]]] = True
         if closed_us is not None:
-            take_out |= (events.weight < 0) & (events.at + self.gap_us < closed_us)
-        picked = events.pick(np.flatnonzero(take_out))
-        hashes = probe.column(HASH).take(pa.array(picked.probe))
-        rows = picked.rows
+            leaves |= (events.weight < 0) & (events.at + self.gap_us < closed_us)
+        return leaves
+
+    def _removal(self, events: _Events, probe: Any) -> Any:
+        """Rows of the bag, taken out."""
+        hashes = probe.column(HASH).take(pa.array(events.probe))
         return pa.RecordBatch.from_arrays(
-            [hashes, *rows.columns, pa.array(-picked.weight)],
-            names=[HASH, *rows.schema.names, WEIGHT],
+            [hashes, *events.rows.columns, pa.array(-events.weight)],
+            names=[HASH, *events.rows.schema.names, WEIGHT],
         )
 
 
@@ -326,6 +337,21 @@ def _touched(after: _Sessions, came: tuple[np.ndarray, np.ndarray], gap_us: int)
     inside = (after.probe[found] == probe[row]) & (at[row] <= after.end[found] - gap_us)
     touched[found[inside]] = True
     return touched
+
+
+def _known(before: _Sessions, spans: _Spans) -> np.ndarray:
+    """Which sessions of the view have rows. Older versions left closed ones to the bound alone."""
+    known = np.ones(len(before.end), np.bool_)
+    if len(known) == len(spans.end):
+        return known
+    sides = (before, spans)
+    probes, *columns = (
+        np.concatenate([getattr(side, name) for side in sides])
+        for name in ("probe", "start", "end")
+    )
+    groups = group_rows(probes, [pa.array(column) for column in columns])
+    known[groups.first()] = groups.ends - groups.starts == 2
+    return known
 
 
 def _differences(
