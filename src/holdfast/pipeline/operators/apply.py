@@ -275,9 +275,10 @@ class ApplyWork(WorkBase):
         return first.set_column(place, WEIGHT, pa.array(sums[kept]))
 
     def _due(self, traces: Mapping[str, Any], context: EpochContext, names: list[str]) -> Any:
-        if self.timers is not None and context.watermark_us != context.settled_us:
+        mark = context.watermark_us
+        if self.timers is not None and mark is not None and mark != context.settled_us:
             # A timer at the watermark is due: no row before it is expected any more.
-            return traces[f"{self.name}.timers"].due(None, context.watermark_us + 1).select(names)
+            return traces[f"{self.name}.timers"].due(None, mark + 1).select(names)
         schema = pa.schema([pa.field(HASH, pa.uint64()), *self.keys])
         return pa.RecordBatch.from_pylist([], schema=schema)
 
