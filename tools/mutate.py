@@ -8,6 +8,9 @@ The entries are in `tools/mutations/`, a file for each area.
 
     python tools/mutate.py             all mutations
     python tools/mutate.py torn fsync  those whose test or file contains one of the words
+
+A test that runs into its limit has noticed nothing: it counts as timed out, not as red.
+`HOLDFAST_MUTATE_TIMEOUT=300` gives each test so many seconds instead of 60.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+TIMEOUT_S = os.environ.get("HOLDFAST_MUTATE_TIMEOUT", "60")
+TIMED_OUT = "the test ran into its limit"
 
 
 @dataclass(frozen=True)
@@ -93,13 +98,16 @@ def run(mutation: Mutation) -> str | None:
             mutation.test,
         ]
         done = subprocess.run(
-            [*command, "--timeout", "60"],
+            [*command, "--timeout", TIMEOUT_S],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(source), "PYTHONDONTWRITEBYTECODE": "1"},
             capture_output=True,
             text=True,
             check=False,
         )
+    told = done.stdout + done.stderr
+    if "Timeout (>" in told or "+++ Timeout +++" in told:
+        return f"{TIMED_OUT} of {TIMEOUT_S} s"
     if done.returncode == 1 and ("FAILED" in done.stdout or "failed" in done.stdout):
         return None
     if done.returncode == 0:
@@ -108,21 +116,25 @@ def run(mutation: Mutation) -> str | None:
 
 
 def main(words: list[str]) -> int:
-    """Run the chosen mutations; returns how many were not noticed."""
+    """Run the chosen mutations; returns 0 when all were noticed."""
     chosen = [m for m in mutations() if not words or any(w in m.test + m.file for w in words)]
     begun = time.perf_counter()
-    survived = 0
+    survived = slow = 0
     for mutation in chosen:
         wrong = run(mutation)
-        survived += wrong is not None
+        late = wrong is not None and wrong.startswith(TIMED_OUT)
+        slow += late
+        survived += wrong is not None and not late
         name = mutation.test.split("::")[-1]
-        print(
-            f"{'red     ' if wrong is None else 'SURVIVED'} {name}  [{mutation.file}] {wrong or ''}"
-        )
+        verdict = "red      " if wrong is None else "TIMED OUT" if late else "SURVIVED "
+        print(f"{verdict} {name}  [{mutation.file}] {wrong or ''}", flush=True)
     seconds = time.perf_counter() - begun
-    noticed = len(chosen) - survived
-    print(f"{len(chosen)} mutations, {noticed} noticed, {survived} not, {seconds:.0f} s")
-    return min(survived, 1)
+    noticed = len(chosen) - survived - slow
+    print(
+        f"{len(chosen)} mutations, {noticed} noticed, {survived} not, {slow} timed out, "
+        f"{seconds:.0f} s"
+    )
+    return min(survived + slow, 1)
 
 
 if __name__ == "__main__":
