@@ -33,7 +33,10 @@ _ROWS_SAFE = 1 << 21
 
 @dataclass
 class Limbs:
-    """One integer for each group: column j counts 2**(32 * (base + j))."""
+    """One integer for each group: column j counts 2**(32 * (base + j)).
+
+    The cells of a column lie side by side in memory, since all work goes by columns.
+    """
 
     cells: np.ndarray
     base: int
@@ -55,9 +58,21 @@ class Limbs:
             cells[:, j + 1] += cells[:, j] >> BITS
             cells[:, j] &= _MASK
 
+    def ends(self) -> tuple[np.ndarray, np.ndarray]:
+        """The first and the last column that is not zero; both are 0 where all are."""
+        low, high = np.zeros(self.count, np.int64), np.zeros(self.count, np.int64)
+        filled = [column != 0 for column in self.cells.T]
+        for j in range(1, len(filled)):
+            np.copyto(high, j, where=filled[j])
+        for j in range(len(filled) - 1, -1, -1):
+            np.copyto(low, j, where=filled[j])
+        return low, high
+
     def negated(self, which: np.ndarray) -> Limbs:
         """With the other sign where `which` says so."""
-        made = Limbs(np.where(which[:, None], -self.cells, self.cells), self.base)
+        if not which.any():
+            return self
+        made = Limbs(np.where(which, -self.cells.T, self.cells.T).T, self.base)
         made.carry()
         return made
 
@@ -79,7 +94,7 @@ def loaded(stored: Any, found: np.ndarray, low: int, high: int) -> Limbs:
     lows = values[starts].astype(np.int64)
     if len(there):
         low, high = min(low, int(lows.min())), max(high, int((lows + sizes).max()))
-    cells = np.zeros((len(found), high - low + 2), np.int64)
+    cells = np.zeros((high - low + 2, len(found)), np.int64).T
     rows = np.repeat(there, sizes)
     within = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     columns = np.repeat(lows - low, sizes) + within
@@ -94,17 +109,16 @@ def loaded(stored: Any, found: np.ndarray, low: int, high: int) -> Limbs:
 def stored_form(sums: Limbs) -> Any:
     """The canonical lists; `sums` are carried, with a highest limb that only has the sign."""
     cells = sums.cells
-    sign = cells[:, -1:]
-    own = cells != (sign & _MASK)
-    own[:, -1] = False
-    width = cells.shape[1]
-    high = np.where(own.any(1), width - 1 - np.argmax(own[:, ::-1], 1), 0)
+    sign = cells[:, -1]
+    repeated = sign & _MASK
+    high = np.zeros(len(cells), np.int64)
+    for j in range(1, cells.shape[1] - 1):
+        np.copyto(high, j, where=cells[:, j] != repeated)
     rows = np.arange(len(cells))
+    low, last = sums.ends()
+    empty = (last == 0) & (cells[:, 0] == 0)
     # One more limb where the highest bit of the last one says the opposite of the sign.
-    high += (cells[rows, high] >> (BITS - 1)) != (sign[:, 0] & 1)
-    filled = cells != 0
-    low = np.argmax(filled, 1)
-    empty = ~filled.any(1)
+    high += (cells[rows, high] >> (BITS - 1)) != (sign & 1)
     sizes = np.where(empty, 0, high - low + 2)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     values = np.zeros(int(offsets[-1]), np.int64)
@@ -211,12 +225,12 @@ def _scatter(
     shift = places & (BITS - 1)
     low = (digits & _MASK) << shift
     rest = ((digits >> BITS) << shift) + (low >> BITS)
-    width = sums.cells.shape[1]
-    index = numbers * width + ((places >> 5) - sums.base)
-    flat = sums.cells.reshape(-1)
+    count = sums.count
+    index = ((places >> 5) - sums.base) * count + numbers
+    flat = sums.cells.T.reshape(-1)
     np.add.at(flat, index, (low & _MASK) * factor)
-    np.add.at(flat, index + 1, (rest & _MASK) * factor)
-    np.add.at(flat, index + 2, (rest >> BITS) * factor)
+    np.add.at(flat, index + count, (rest & _MASK) * factor)
+    np.add.at(flat, index + 2 * count, (rest >> BITS) * factor)
 
 
 @dataclass(frozen=True)
@@ -236,10 +250,9 @@ class Scaled:
 def rounded(sums: Limbs, unit: int = UNIT) -> Scaled:
     """Each sum with 53 bits, to the nearest, ties to even; `sums` are carried."""
     negative = sums.cells[:, -1] < 0
-    cells = sums.negated(negative).cells if negative.any() else sums.cells
-    filled = cells != 0
-    width = cells.shape[1]
-    high = np.where(filled.any(1), width - 1 - np.argmax(filled[:, ::-1], 1), 0)
+    sums = sums.negated(negative)
+    cells = sums.cells
+    low, high = sums.ends()
     rows = np.arange(len(cells))
     first, second, third = (
         np.where(high >= n, cells[rows, np.maximum(high - n, 0)], 0).astype(np.uint64)
@@ -251,8 +264,7 @@ def rounded(sums: Limbs, unit: int = UNIT) -> Scaled:
     # What does not fit into 64 bits only matters as more than nothing.
     whole |= third >> (np.uint64(BITS) - spare)
     dropped = ((third << spare) & np.uint64(_MASK)) != 0
-    below = np.cumsum(filled, 1)[rows, np.maximum(high - 3, 0)] > 0
-    dropped |= below & (high >= 3)
+    dropped |= low <= high - 3
     whole |= dropped.astype(np.uint64)
     value = whole.astype(np.float64)
     exponent = BITS * (sums.base + high - 1) - spare.astype(np.int64) + unit

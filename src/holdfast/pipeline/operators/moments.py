@@ -16,8 +16,7 @@ import numpy as np
 from holdfast.pipeline.operators.exact import BITS, SQUARE_UNIT, Limbs, Scaled, rounded
 
 _MASK = np.uint64((1 << BITS) - 1)
-_LIMBS_MAX = 6
-_WINDOW = 20
+_LIMBS_MAX = 7
 
 
 def spread(n: np.ndarray, sums: Limbs, squares: Limbs) -> Scaled:
@@ -25,14 +24,17 @@ def spread(n: np.ndarray, sums: Limbs, squares: Limbs) -> Scaled:
     plain = sums.negated(sums.cells[:, -1] < 0)
     low, high = _ends(plain)
     low2, high2 = _ends(squares)
-    start = np.minimum(2 * low, low2)
-    need = np.maximum(2 * high + 4, high2 + 5) - start
-    easy = (high - low < _LIMBS_MAX) & (need <= _WINDOW) & (squares.cells[:, -1] == 0) & (n > 0)
+    # The sums' limbs are counted from `start`, the squares' from twice that: so the products of
+    # all groups fall into the same columns.
+    start = np.minimum(low, low2 >> 1)
+    easy = (high - start < _LIMBS_MAX) & (high2 - 2 * start < 2 * _LIMBS_MAX)
+    easy &= (squares.cells[:, -1] == 0) & (n > 0)
     value, exponent = np.zeros(len(n)), np.zeros(len(n), np.int64)
     groups = np.flatnonzero(easy)
     if len(groups):
-        made = _columns(n, plain, squares, groups, (low, high, low2, high2, start))
-        value[groups], exponent[groups] = made.value, made.exponent + BITS * start[groups]
+        counts = int((high - start)[groups].max()) + 1, int((high2 - 2 * start)[groups].max()) + 1
+        made = _columns(n[groups], plain, squares, groups, start[groups], counts)
+        value[groups], exponent[groups] = made.value, made.exponent + 2 * BITS * start[groups]
     for group in np.flatnonzero(~easy & (n > 0)).tolist():
         one, two = _integer(plain, group), _integer(squares, group)
         value[group], exponent[group] = _scaled(int(n[group]) * two - one * one)
@@ -41,46 +43,51 @@ def spread(n: np.ndarray, sums: Limbs, squares: Limbs) -> Scaled:
 
 def _ends(sums: Limbs) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the lowest and highest limb of each group; zero has limb 0 of the base."""
-    filled = sums.cells != 0
-    width = filled.shape[1]
-    low = np.argmax(filled, 1)
-    high = np.where(filled.any(1), width - 1 - np.argmax(filled[:, ::-1], 1), low)
+    low, high = sums.ends()
     return sums.base + low, sums.base + high
 
 
 def _columns(
-    n: np.ndarray, sums: Limbs, squares: Limbs, groups: np.ndarray, ends: tuple[np.ndarray, ...]
-) -> Scaled:
-    low, high, low2, high2, start = (end[groups] for end in ends)
-    made = np.zeros((len(groups), _WINDOW), np.int64)
-    rows = np.arange(len(groups))
+    n: np.ndarray, sums: Limbs, squares: Limbs, groups: np.ndarray, start: np.ndarray,
+    counts: tuple[int, int],
+) -> Scaled:  # fmt: skip
+    one = _gathered(sums, groups, start, counts[0])
+    two = _gathered(squares, groups, 2 * start, counts[1])
+    made = np.zeros((max(2 * counts[0], counts[1] + 2) + 1, len(groups)), np.int64)
 
-    def add(place: np.ndarray, product: np.ndarray, factor: int) -> None:
-        made[rows, place] += factor * (product & _MASK).astype(np.int64)
-        made[rows, place + 1] += factor * (product >> np.uint64(BITS)).astype(np.int64)
+    def add(place: int, product: np.ndarray, factor: int) -> None:
+        made[place] += factor * (product & _MASK).view(np.int64)
+        made[place + 1] += factor * (product >> np.uint64(BITS)).view(np.int64)
 
-    one = _gathered(sums, groups, low, int((high - low).max()) + 1)
     for i, left in enumerate(one):
         for j in range(i, len(one)):
-            add(2 * low - start + i + j, left * one[j], -1 if i == j else -2)
-    count = n[groups].astype(np.uint64)
+            add(i + j, left * one[j], -1 if i == j else -2)
+    count = n.astype(np.uint64)
     halves = [count & _MASK, count >> np.uint64(BITS)]
-    for j, limb in enumerate(_gathered(squares, groups, low2, int((high2 - low2).max()) + 1)):
+    for j, limb in enumerate(two):
         for k, half in enumerate(halves):
-            add(low2 - start + j + k, limb * half, 1)
-    whole = Limbs(made, 0)
+            if k == 0 or half.any():
+                add(j + k, limb * half, 1)
+    whole = Limbs(made.T, 0)
     whole.carry()
     return rounded(whole, SQUARE_UNIT)
 
 
 def _gathered(sums: Limbs, groups: np.ndarray, low: np.ndarray, count: int) -> list[np.ndarray]:
-    """So many limbs of some groups, from their lowest on; zeros behind the highest."""
+    """So many limbs of some groups, from `low` on; zeros where there are none."""
+    every = len(groups) == sums.count
+    width = sums.cells.shape[1]
+    same = every and bool((low == low[0]).all())
     found = []
     for j in range(count):
-        place = low - sums.base + j
-        inside = place < sums.cells.shape[1]
-        limb = sums.cells[groups, np.minimum(place, sums.cells.shape[1] - 1)]
-        found.append(np.where(inside, limb, 0).astype(np.uint64))
+        if same:
+            place = int(low[0]) - sums.base + j
+            limb = sums.cells[:, place] if 0 <= place < width else np.zeros(len(groups), np.int64)
+        else:
+            places = low - sums.base + j
+            inside = (places >= 0) & (places < width)
+            limb = np.where(inside, sums.cells[groups, np.clip(places, 0, width - 1)], 0)
+        found.append(np.ascontiguousarray(limb).view(np.uint64))
     return found
 
 
