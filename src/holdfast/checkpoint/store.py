@@ -308,21 +308,25 @@ class Store:
     def log_floor(self) -> dict[str, Position]:
         """By source, the position behind which no live checkpoint needs the log any more.
 
-        Empty when `truncate_log` is off, so that nothing is ever cut.
+        Empty when `truncate_log` is off, so that nothing is ever cut. A checkpoint from before a
+        source was added would read it from its very start: until it is gone there is no floor.
         """
         if not self.settings.truncate_log:
             return {}
         floors: dict[str, Position] = {}
         diverged: set[str] = set()
-        for summary in self._catalog.state.live:
-            for source in self._collector.manifest(summary).sources:
+        live = [self._collector.manifest(summary).sources for summary in self._catalog.state.live]
+        names = [{source.name for source in sources} for sources in live]
+        everywhere = set.intersection(*names) if names else set()
+        for sources in live:
+            for source in sources:
                 known = floors.setdefault(source.name, source.position)
                 order = compare(source.position, known)
                 if order == "before":
                     floors[source.name] = source.position
                 elif order in ("diverged", "unordered"):
                     diverged.add(source.name)
-        return {name: floor for name, floor in floors.items() if name not in diverged}
+        return {n: floor for n, floor in floors.items() if n in everywhere and n not in diverged}
 
     def check_alive(self, because: HoldfastError | None = None) -> None:
         """Ask the storage whether another writer has taken over: then `FencedError` is raised.

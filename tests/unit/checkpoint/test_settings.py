@@ -7,10 +7,12 @@ import pytest
 from support import Rig, record_path
 
 import holdfast
-from holdfast import Settings
+from holdfast import Part, Settings, topology
+from holdfast.checkpoint import open_store
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import ConflictError, InvalidInputError
+from holdfast.format.position import CounterPosition
 
 ANY = {"log_bytes_min": 0}
 
@@ -239,3 +241,29 @@ def test_every_setting_has_a_test_of_its_effect():
         name for name in Settings.__struct_fields__ if f"test_{name}_has_an_effect" in globals()
     }
     assert shown == set(Settings.__struct_fields__)
+
+
+def test_a_checkpoint_from_before_a_source_was_added_holds_its_log(tmp_path):
+    """Going back to it means to read the source from its start."""
+
+    def commit(names: list[str]) -> set[str]:
+        shape = topology(*(Part(name=name, kind="source", what="counter") for name in names))
+        with open_store(
+            str(tmp_path / "cp"),
+            "p",
+            topology=shape,
+            settings=Settings(retain=2),
+            allow_changes=True,
+        ) as store:
+            draft = store.draft()
+            for name in names:
+                draft.set_source(name, CounterPosition(partitions={"0": int(draft.epoch)}))
+            store.commit(draft)
+            floors = set(store.log_floor())
+            store.retain()
+            return floors
+
+    assert commit(["orders"]) == {"orders"}
+    assert commit(["orders", "late"]) == {"orders"}
+    assert commit(["orders", "late"]) == {"orders"}
+    assert commit(["orders", "late"]) == {"orders", "late"}
