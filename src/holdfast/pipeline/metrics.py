@@ -48,7 +48,16 @@ class Metrics:
         age = self._metric(gauge, "checkpoint_age_seconds", "Time since the last one", "pipeline")
         age.labels(pipeline).set_function(self._age_seconds)
         serve = prometheus.start_http_server
-        self.server = serve(port, addr="127.0.0.1", registry=self._place)
+        try:
+            self.server = serve(port, addr="127.0.0.1", registry=self._place)
+        except (OSError, OverflowError) as error:
+            raise InvalidInputError(
+                "metrics cannot be served on this port",
+                kind="metrics_port",
+                port=port,
+                reason=str(error)[:200],
+                remedy="give another port, or 0 for a free one",
+            ) from error
 
     def _age_seconds(self) -> float:
         return (self._clock.monotonic_ms() - self._last_ms) / 1e3

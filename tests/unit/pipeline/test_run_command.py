@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -53,3 +54,17 @@ def test_a_file_that_runs_its_pipeline_itself_is_refused(tmp_path) -> None:
     file = tmp_path / "f.py"
     file.write_text(f"{DECLARES}pipe.run()\n")
     assert kind_of(str(file)) == "runs_itself"
+
+
+def test_a_port_that_is_taken_is_told_without_a_traceback() -> None:
+    """Metrics of two pipelines cannot share a port; port 0 takes a free one."""
+    pytest.importorskip("prometheus_client", reason="the metrics extra is not installed")
+    from holdfast.pipeline.metrics import Metrics
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for port in (taken.getsockname()[1], 70_000):
+            with pytest.raises(InvalidInputError) as caught:
+                Metrics(port, "p")
+            assert caught.value.kind == "metrics_port" and caught.value.facts["port"] == port
