@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.checkpoint import Draft
-from holdfast.errors import IncompatibleError, InvalidInputError
+from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import check_name
+from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.graph import Graph, StaticTable, StepNode, upstream
 
 OWN = "holdfast."
@@ -74,10 +75,30 @@ def static_tables(graph: Graph) -> dict[str, StaticTable]:
 def table_digests(graph: Graph, spark: Any) -> dict[str, str]:
     """Digests of the content of all static tables: one aggregation for each."""
     return {
-        name: _digest(table.frame(spark))
+        name: _read_digest(name, table, spark)
         for name, table in static_tables(graph).items()
         if table.check
     }
+
+
+def _read_digest(name: str, table: StaticTable, spark: Any) -> str:
+    try:
+        return _digest(table.frame(spark))
+    except HoldfastError:
+        raise
+    except Exception as error:
+        found = spark_failure(error, None)
+        if found.kind == "job_failed" and found.facts.get("retryable"):
+            found.facts["table"] = name
+            raise found from error
+        raise InvalidInputError(
+            "a table of a static join cannot be read",
+            kind="static_table_unreadable",
+            table=name,
+            path=found.facts.get("path"),
+            reason=found.facts.get("reason") or str(found),
+            remedy="bring the table back, or correct what reads it, and run again: nothing began",
+        ) from error
 
 
 def _digest(frame: Any) -> str:
