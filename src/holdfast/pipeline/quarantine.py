@@ -54,7 +54,12 @@ class Quarantine:
 
     def set_aside(self, sinks: Collection[str], notes: list[str]) -> None:
         """Move what these sinks failed to publish; all that waits, of sinks that are gone."""
-        for token in self._store.pending():
+        pending = self._store.pending()
+        promised = {promise.name for summary in self._store.list() for promise in summary.sinks}
+        for sink in sinks:  # one that is gone and set aside already is asked for again by a retry
+            if sink not in {*self._writers, *promised} and not self.entries(sink):
+                raise self._unknown(sink)
+        for token in pending:
             gone = token.sink not in self._writers
             if token.sink in sinks and (gone or token.status == "failed"):
                 self._move(token)
@@ -119,18 +124,21 @@ class Quarantine:
         for sink in sinks:
             writer = self._writers.get(sink)
             if writer is None:
-                raise InvalidInputError(
-                    "no sink of that name",
-                    kind="unknown_sink",
-                    sink=sink,
-                    known=",".join(self._writers) or "none",
-                )
+                raise self._unknown(sink)
             for home, entry in self.entries(sink):
                 why = self._outdated(entry, since.get(sink, -1))
                 if why is None:
                     self._publish(writer, home, entry)
                 notes.append(f"sink {sink}: epoch {entry.epoch} {why or 'was published late'}")
                 self._remove(home)
+
+    def _unknown(self, sink: str) -> InvalidInputError:
+        return InvalidInputError(
+            "no sink of that name",
+            kind="unknown_sink",
+            sink=sink,
+            known=",".join(self._writers) or "none",
+        )
 
     def _outdated(self, entry: _SetAside, since: int) -> str | None:
         if entry.epoch < since:
