@@ -7,12 +7,15 @@ trailing slash, as a file address, as s3 or s3a.
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.graph import Graph
+from holdfast.pipeline.sources.listing import is_hidden
 from holdfast.storage.open import OBJECT_SCHEMES
 
 _SAME_AS = {"s3a": "s3", "abfss": "abfs"}
@@ -60,6 +63,7 @@ def check_locations(graph: Graph, store: str) -> None:
         for node in graph.sinks
         if isinstance(getattr(node.connector, "path", None), str)
     ]
+    written = [("sink", name, place) for name, _, place in outputs]
     others = [("store", "the store", identity(store))]
     others += [
         ("source", node.name, identity(node.connector.path))
@@ -74,6 +78,39 @@ def check_locations(graph: Graph, store: str) -> None:
         for kind, first, before in others:
             if _overlap(place, before):
                 raise _refused(kind, first, name, place, before)
+    _check_cleaned(graph.sources, [("store", "the store", identity(store)), *written])
+
+
+def _check_cleaned(sources: Sequence[Any], written: Sequence[tuple[str, str, str]]) -> None:
+    """Refuse to move or delete files that another source reads, or into a place that is read."""
+    readers = [(s.name, s.connector, identity(s.connector.path)) for s in sources if _is_files(s)]
+    for name, connector, root in readers:
+        for other, reader, place in readers:
+            apart = connector.after_read == "keep" or _apart(connector.pattern, reader.pattern)
+            if name != other and _overlap(root, place) and not apart:
+                raise _refused("cleaned", other, name, root, place)
+        if connector.archive is None:
+            continue
+        archive = identity(connector.archive)
+        for kind, other, place in written:
+            if _overlap(archive, place):
+                raise _refused(f"{kind} archive", other, name, archive, place)
+        for other, _, place in readers:
+            hidden = archive.startswith(place) and is_hidden(archive[len(place) :].strip("/"))
+            if _overlap(archive, place) and not (hidden and archive != place):
+                raise _refused("source archive", other, name, archive, place)
+
+
+def _is_files(node: Any) -> bool:
+    return getattr(node.connector, "after_read", None) is not None
+
+
+def _apart(one: str | None, other: str | None) -> bool:
+    """Whether no name fits both patterns, by how they end: `*.csv` and `*.json`."""
+    if one is None or other is None:
+        return False
+    ends = [re.split(r"[*?\]]", pattern)[-1] for pattern in (one, other)]
+    return not (ends[0].endswith(ends[1]) or ends[1].endswith(ends[0]))
 
 
 def _journals(one: Any, other: Any) -> bool:
@@ -90,7 +127,22 @@ def _refused(kind: str, first: str, name: str, place: str, before: str) -> Inval
         "sink": "two sinks write to one place",
         "source": "a sink writes where a source reads",
         "store": "a sink writes into the store",
+        "cleaned": "a source moves or deletes files that another one reads",
+        "store archive": "a source archives its files in the store",
+        "sink archive": "a source archives its files where a sink writes",
+        "source archive": "a source archives its files where a source reads",
     }[kind]
+    if kind == "cleaned" or kind.endswith(" archive"):
+        return InvalidInputError(
+            what,
+            kind="source_shared",
+            source=name,
+            other=first,
+            path=place,
+            other_path=before,
+            remedy="use one source for both; or say after_read='keep'; or give the archive a "
+            "directory of its own",
+        )
     return InvalidInputError(
         what,
         kind="output_shared",
