@@ -120,7 +120,6 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
-        self._logs.tell(self._store)
         record_recovery(self._graph.pipeline, self._store.current, self._progress.epoch)
         self._merger.look(self._progress.runs)
 
@@ -149,6 +148,7 @@ class Engine:
         if changes.fills:
             self._fill(changes, views)
         self._outputs.finish(self._store.current)
+        self._logs.tell(self._store)  # not before: a fill reads what sources may forget now
 
     def _fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
         only = changes.new | changes.replayed

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import IncompatibleError
@@ -66,16 +66,23 @@ class ChangePlan:
 
 
 def plan_changes(
-    stored: Topology, running: Topology, graph: Graph, resolved: Mapping[str, Resolved]
+    stored: Topology,
+    running: Topology,
+    graph: Graph,
+    resolved: Mapping[str, Resolved],
+    unfilled: Collection[str] = (),
 ) -> ChangePlan:
-    """Decide, or refuse with a reason for every part that cannot be done."""
+    """Decide, or refuse with a reason for every part that cannot be done.
+
+    unfilled: new sinks whose output is kept as it is, or begins empty.
+    """
     before = {part.name: part for part in stored.parts}
     after = {part.name: part for part in running.parts}
     refused = _changed(before, after)
     operators = {node.name for node in graph.operators}
     kept = frozenset(name for name in operators if name in before)
     targets: list[OperatorNode | SinkNode] = [*graph.operators, *graph.sinks]
-    new = frozenset(target.name for target in targets if target.name not in before)
+    new = frozenset(t.name for t in targets if t.name not in before and t.name not in unfilled)
     known_sources = {part.name for part in stored.parts if part.kind == "source"}
     sources: dict[str, None] = {}
     states: dict[str, None] = {}
@@ -116,10 +123,10 @@ def plan_rebuild(
                     waiting.append(before)
             elif isinstance(before, StepNode | UnionNode):
                 waiting.append(before)
+            elif isinstance(before, LateNode):
+                refused.append(f"{sink.name}: rows that were late once were not kept")
             else:
                 _origin(before, kept, known, resolved, sources, states, refused)
-    if isinstance(sink.before, LateNode):
-        refused.append(f"{sink.name}: rows that were late once were not kept")
     plan = ChangePlan(
         new=frozenset([sink.name]),
         rebuilt=frozenset([sink.name]),

@@ -28,6 +28,7 @@ Wish = Literal["adopt", "keep", "empty"]
 Action = Literal["claim", "continue", "retract", "rebuild", "finish", "empty"]
 OWNED = "holdfast.outputs"
 """The property of a manifest whose sinks all have an owner record in their outputs."""
+_TEXT_MAX = 1_024
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Found:
     whether everything is there that the owner record counts. retractable: whether it can go back
     to the checkpoint that the pipeline resumes from without being rebuilt. shared: other producers
     write there by design. fits: whether epochs that the store has published are there as it
-    published them; None if the store remembers none.
+    published them; None if the store remembers none. strange: readers see files there that no sink
+    of Holdfast has published, and no rebuild would replace.
     """
 
     where: str
@@ -49,6 +51,7 @@ class Found:
     retractable: bool = True
     shared: bool = False
     fits: bool | None = None
+    strange: bool = False
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def history_of(
     if manifest is None:
         return History(header_lineage, pipeline, epoch_next=epoch_next)
     chain = {int(s.epoch): str(s.checkpoint) for s in live if not s.abandoned}
-    published: dict[str, int] = {}
+    published = published_of(manifest)
     waiting: dict[str, int] = {}
     for summary in live:
         if summary.abandoned or summary.epoch > manifest.epoch:
@@ -126,6 +129,20 @@ def history_of(
         owned=owned,
         forked="forked_from" in properties,
     )
+
+
+def published_text(epochs: Mapping[str, int]) -> str:
+    """The value of the property: by sink, the newest published epoch, as far as there is room."""
+    text = msgspec.json.encode({name: e for name, e in epochs.items() if e != NOTHING}).decode()
+    return text if len(text) <= _TEXT_MAX else "1"
+
+
+def published_of(manifest: Manifest) -> dict[str, int]:
+    """What a manifest says that its sinks had published, also of epochs that nothing retains."""
+    try:
+        return msgspec.json.decode(manifest.properties.get(OWNED, "{}"), type=dict[str, int])
+    except msgspec.MsgspecError:
+        return {}  # "1": not told
 
 
 def planned_history(reader: StoreReader, plan: RecoveryPlan) -> History | None:
@@ -160,13 +177,15 @@ def decide(
 ) -> Decision:
     """What to do with one output; refusals are raised."""
     owner = found.owner
-    if wish == "adopt" and found.shared and not found.empty:
+    if wish in ("adopt", "empty") and found.strange and owner is None:
+        raise _not_empty(sink, found, history)  # rows of others would stay among the new ones
+    if wish == "adopt" and found.shared and not found.empty and not new:
         wish = "keep"  # rows of others cannot be rebuilt
     if wish == "empty":
         return _emptied(sink, found, history, new=new)
     if owner is not None and not _mine(owner, sink, history):
         return _foreign(sink, found, history, wish)
-    if wish == "adopt" and history.epoch is not None:
+    if wish == "adopt" and history.epoch is not None and not new:
         return _rebuild(sink, found, history, "as asked")
     if history.epoch is None or new:
         return _first(sink, found, history, new=new, wish=wish)
@@ -273,6 +292,8 @@ def _first(sink: str, found: Found, history: History, *, new: bool, wish: Wish |
     if new:
         if found.owner is None and not found.empty and not found.shared and wish is None:
             raise _not_empty(sink, found, history)
+        if wish == "keep" and not found.empty:
+            return _back(found, history) if _ahead(found, history) else Decision("claim", "kept")
         return Decision("rebuild", "new")
     if found.empty or found.shared or wish is not None:
         return Decision("claim" if wish in (None, "keep") else "empty")

@@ -166,6 +166,7 @@ class Pipeline:
 
     def _open_sources(self) -> dict[str, Any]:
         self._graph.check()
+        check_locations(self._graph, self._place.url)
         readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
         for reader in readers.values():
             look = getattr(reader, "check", None)
@@ -200,17 +201,14 @@ class Pipeline:
         label, properties: written on every checkpoint of this run; the newest one can be named by
         its label. outputs: by sink, what to do with an output that is not simply continued: "adopt"
         (take it over from its owner and rebuild it), "keep" (take it over as it is) or "empty" (let
-        it begin empty). set_aside: sinks whose pending epochs are tried once more, and moved to
-        quarantine if they still cannot be published; redrive: sinks whose quarantine is published
-        now. on_epoch: called after each epoch, on_checkpoint: in the commit thread, when a
-        checkpoint is durable and published.
-        stop: asked between epochs; True ends the run cleanly.
+        it begin empty). set_aside: sinks whose failed epochs are moved to quarantine. redrive:
+        sinks whose quarantine is published now. on_epoch: called after each epoch, on_checkpoint:
+        in the commit thread, when a checkpoint is durable and published. stop: asked between
+        epochs; True ends the run cleanly.
         """
         began = time.perf_counter()
         self._check_not_loading()
         marks = checked_marks(label, properties)
-        self._graph.check()
-        check_locations(self._graph, self._place.url)
         readers = self._open_sources()
         going_back = self._named(resume)
         spark = self.session()
@@ -223,7 +221,8 @@ class Pipeline:
             planner = self._planner()
             asked = Outputs(planner.writers(spark), outputs or {})
             if going_back is not None:
-                planner.ask(asked, topology, going_back, accept_duplicates=accept_duplicates)
+                at = planner.ask(asked, topology, going_back, accept_duplicates=accept_duplicates)
+                check_tables(at, marks.tables, allow_changes=allow_changes)
             with closing(open_store(
                 self._place.url, self.name, topology=topology, allow_changes=allow_changes,
                 settings=self.settings, resume=going_back, accept_duplicates=accept_duplicates,
@@ -261,8 +260,8 @@ class Pipeline:
         changed = bool(notes or (store.current and store.current.topology != topology))
         engine.start()
         engine.summary.notes.extend(notes)
-        quarantine.redrive(redrive, asked.since, engine.summary.notes)
         self._fill(engine, store, changes, asked)
+        quarantine.redrive(redrive, asked.since, engine.summary.notes)
         if changed and not changes.fills:
             engine.note_change()
 
@@ -296,7 +295,7 @@ class Pipeline:
         resume: as if the pipeline went back to this checkpoint. What a start would refuse is raised
         here, too.
         """
-        self._graph.check()
+        self.check()
         planner = self._planner()
         asked = Outputs(planner.writers(self.session()), outputs or {})
         topology = self._graph.topology(operator_parts(self.resolve()))

@@ -18,7 +18,15 @@ from holdfast.errors import InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner, new_owner
 from holdfast.format.records import Summary
-from holdfast.pipeline.outputs import OWNED, Decision, Found, History, Wish, decide
+from holdfast.pipeline.outputs import (
+    OWNED,
+    Decision,
+    Found,
+    History,
+    Wish,
+    decide,
+    published_text,
+)
 from holdfast.pipeline.sinks.api import OutputWriter, SinkWriter, parse_token
 from holdfast.pipeline.sinks.parquet import ParquetWriter
 from holdfast.pipeline.stage import storage_of
@@ -76,7 +84,7 @@ class Outputs:
     @property
     def properties(self) -> dict[str, str]:
         """What a manifest says from now on: a sink's output without a record is not an old one."""
-        return {OWNED: "1"}
+        return {OWNED: published_text({name: int(o.epoch) for name, o in self.owners.items()})}
 
     def look(
         self,
@@ -145,7 +153,7 @@ class Outputs:
                 reach("output.after_retract")
             elif decision.action == "empty":
                 writer.clear()
-            since = self.owners[name].since if decision.action == "retract" else NOTHING
+            since = NOTHING if decision.action == "empty" else self.owners[name].since
             self.owners[name] = msgspec.structs.replace(self._fresh(name), since=since)
             epoch = NOTHING if self._history.epoch is None else self._history.epoch
             self.record(name, epoch=epoch, checkpoint=self._history.checkpoint)

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,8 +44,11 @@ class StartPlanner:
 
     def ask(
         self, outputs: Outputs, topology: Topology, resume: str | None, *, accept_duplicates: bool
-    ) -> None:
-        """Ask every output whether it can follow, before the store is touched."""
+    ) -> Manifest | None:
+        """Ask every output whether it can follow, before the store is touched.
+
+        Returns the manifest that the pipeline would continue from.
+        """
         options = dict(self.place.options) or None
         try:
             plan = recovery_plan(
@@ -59,23 +62,22 @@ class StartPlanner:
         except NotFoundError:
             if resume is not None:
                 raise
-            return  # nothing was ever run: every output is new
+            return None  # nothing was ever run: every output is new
         if plan.refusal is not None:
             raise plan.refusal
         reader = read_store(self.place.url, self.graph.pipeline, options=options)
         history = planned_history(reader, plan)
         if history is not None:
-            changes = self.changes(plan.manifest, topology)
             live = [candidate.summary for candidate in plan.candidates]
-            self._look(outputs, changes, history, plan.manifest, reader, live)
+            self._look(outputs, topology, history, plan.manifest, reader, live)
+        return plan.manifest
 
     def decide(self, outputs: Outputs, store: Store, topology: Topology) -> ChangePlan:
         """What an opened store and its outputs need: returns what is filled, rebuilds included."""
-        changes = self.changes(store.current, topology)
         self._check_removed(store)
         return self._look(
             outputs,
-            changes,
+            topology,
             self.history(store),
             store.current,
             store.reader,
@@ -97,21 +99,28 @@ class StartPlanner:
     def _look(
         self,
         outputs: Outputs,
-        changes: ChangePlan,
+        topology: Topology,
         history: History,
         manifest: Manifest | None,
         reader: StoreReader,
         live: Sequence[Summary],
         pending: Sequence[PendingToken] = (),
     ) -> ChangePlan:
-        outputs.look(history, reader, live, changes.new, pending)
-        rebuilds = outputs.asked("rebuild") - changes.new
-        if manifest is None or not rebuilds:
+        known = {part.name for part in manifest.topology.parts} if manifest is not None else None
+        new = frozenset(
+            n.name for n in self.graph.sinks if known is not None and n.name not in known
+        )
+        outputs.look(history, reader, live, new, pending)
+        changes = self.changes(manifest, topology, new - outputs.asked("rebuild"))
+        if manifest is None:
             return changes
+        for error in self._lost_history(changes, manifest, reader):
+            raise error
+        rebuilds = outputs.asked("rebuild") - changes.new
         plans = [changes]
         for node in (node for node in self.graph.sinks if node.name in rebuilds):
             plan, reasons = plan_rebuild(manifest.topology, self.graph, self.resolve(), node)
-            reasons += self._lost_history(plan, manifest, reader)
+            reasons += [str(error) for error in self._lost_history(plan, manifest, reader)]
             if not reasons:
                 plans.append(plan)
             elif outputs.decisions[node.name].soft:
@@ -120,9 +129,11 @@ class StartPlanner:
                 raise not_rebuildable(node.name, outputs.decisions[node.name].why, reasons)
         return joined(plans)
 
-    def _lost_history(self, plan: ChangePlan, manifest: Manifest, reader: StoreReader) -> list[str]:
+    def _lost_history(
+        self, plan: ChangePlan, manifest: Manifest, reader: StoreReader
+    ) -> list[HoldfastError]:
         """Why sources cannot give their past again."""
-        reasons = []
+        errors = []
         for node in self.graph.sources:
             if node.name in plan.from_sources:
                 source = node.connector.open(node.name)
@@ -130,14 +141,16 @@ class StartPlanner:
                     source.restore(manifest, reader)
                     source.history()
                 except HoldfastError as error:
-                    reasons.append(f"{node.name}: {error}")
-        return reasons
+                    errors.append(error)
+        return errors
 
-    def changes(self, manifest: Manifest | None, topology: Topology) -> ChangePlan:
+    def changes(
+        self, manifest: Manifest | None, topology: Topology, unfilled: Collection[str] = ()
+    ) -> ChangePlan:
         """What a changed pipeline does with the checkpoint that it continues from."""
         if manifest is None or manifest.topology == topology:
             return ChangePlan()
-        return plan_changes(manifest.topology, topology, self.graph, self.resolve())
+        return plan_changes(manifest.topology, topology, self.graph, self.resolve(), unfilled)
 
     def _check_removed(self, store: Store) -> None:
         known = {node.name for node in self.graph.sinks}

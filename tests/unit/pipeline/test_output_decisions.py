@@ -17,7 +17,7 @@ from holdfast.errors import CorruptionError, HoldfastError, RefusedError
 from holdfast.format.owner import Owner, new_owner, owner_bytes, parse_owner
 from holdfast.ids import Epoch, SeededIds
 from holdfast.pipeline.locations import check_locations, identity
-from holdfast.pipeline.outputs import Found, History, decide
+from holdfast.pipeline.outputs import Found, History, decide, published_text
 from holdfast.pipeline.sinks.api import token_text
 from holdfast.pipeline.stage import Place, Staged
 from holdfast.storage import open_storage
@@ -290,3 +290,61 @@ def test_outputs_that_share_a_place_are_refused_however_it_is_spelled(tmp_path) 
     both.sink("one", source, journal)
     both.sink("two", source, journal)
     check_locations(both._graph, str(tmp_path / "cp"))
+
+
+def test_a_source_that_moves_or_deletes_files_shares_them_with_nobody(tmp_path) -> None:
+    """Another source would miss rows, and an archive in a place that is read brings them twice."""
+    (tmp_path / "in" / "deep").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "in")
+
+    def kind(first: dict, second: dict, path="in", store="cp") -> str | None:
+        made = hf.Pipeline("p", store=tmp_path / store)
+        one = hf.sources.Files(str(tmp_path / "in"), schema="x long", **first)
+        two = hf.sources.Files(str(tmp_path / path), schema="x long", **second)
+        made.sink("a", made.source("one", one), hf.sinks.Parquet(str(tmp_path / "a")))
+        made.sink("b", made.source("two", two), hf.sinks.Parquet(str(tmp_path / "b")))
+        try:
+            check_locations(made._graph, str(tmp_path / store))
+        except HoldfastError as error:
+            assert error.remedy and error.facts["source"]
+            return error.kind
+        return None
+
+    deletes = {"after_read": "delete"}
+    assert kind({}, {}) is None
+    for path in ("in", "in/deep", "link"):
+        assert kind(deletes, {}, path) == kind({}, deletes, path) == "source_shared"
+    assert kind(deletes, {}, "elsewhere") is None
+    csv, texts = {"pattern": "*.csv"}, {"pattern": "*.json"}
+    assert kind({**deletes, **csv}, texts) is None
+    assert kind({**deletes, **csv}, {"pattern": "a*"}) == "source_shared"
+    assert kind({**deletes, **csv}, {"pattern": "a*.csv"}) == "source_shared"
+
+    def archived(where: str) -> str | None:
+        return kind({"after_read": "archive", "archive": str(tmp_path / where)}, {}, "elsewhere")
+
+    assert archived("archive") is None and archived("in/.archive") is None
+    for where in ("a", "b/x", "cp/x", "elsewhere", "elsewhere/x", "link/x"):
+        assert archived(where) == "source_shared", where
+
+
+def test_a_kept_or_strange_output_is_not_filled_or_mixed() -> None:
+    """New sinks: kept as it is, begins empty, or is refused among the files of others."""
+    assert verdict(found(owner()), new=True, wish="keep") == "claim"
+    assert verdict(found(owner(epoch=9, checkpoint="c9"), (9,)), new=True, wish="keep") == "retract"
+    assert verdict(found(None, ()), new=True, wish="keep") == "rebuild"
+    assert verdict(found(owner()), new=True, wish="empty") == "empty"
+    for wish in ("adopt", "empty"):
+        strange = replace(found(None, ()), empty=False, strange=True)
+        assert verdict(strange, wish=wish) == "output_not_empty"
+        assert verdict(strange, History("L", "p"), wish=wish) == "output_not_empty"
+        assert verdict(replace(found(owner()), strange=True), wish=wish) != "output_not_empty"
+    journal = Found("j", empty=False, shared=True)
+    assert verdict(journal, new=True, wish="adopt") == "rebuild"
+    assert verdict(journal, new=True, wish="keep") == "claim"
+
+
+def test_the_property_of_a_manifest_tells_the_newest_published_epochs() -> None:
+    """Also where it is full, or was written by a version that did not tell."""
+    assert published_text({"a": 7, "b": -1}) == '{"a":7}'
+    assert published_text({f"sink-{n}": n for n in range(200)}) == "1"

@@ -235,18 +235,23 @@ class ParquetWriter:
         epochs = tuple(sorted(self._published()))
         counted = sum(1 for epoch in epochs if owner is not None and epoch <= owner.epoch)
         crossed = after is not None and _crossed(self.folds(), after)
+        strange = self._strange()
         return Found(
             where=self._storage.url,
             owner=owner,
             epochs=epochs,
-            empty=not epochs and not self._visible(),
+            empty=not epochs and not strange,
+            strange=strange,
             retractable=not crossed,
             whole=owner is None or owner.building or counted >= owner.parts,
         )
 
-    def _visible(self) -> bool:
-        """Whether readers of the directory see anything."""
-        return any(entry.path[0] not in "._" for entry in self._storage.list(""))
+    def _strange(self) -> bool:
+        """Whether readers of the directory see anything but epochs."""
+        return any(
+            entry.path[0] not in "._" and not _EPOCH.match(entry.path)
+            for entry in self._storage.list("")
+        )
 
     def holds(self, token: PendingToken) -> bool:
         """Names of files carry random text: they are there, or this is another output."""

@@ -357,6 +357,7 @@ class RemoteUpsertWriter(UpsertWriter):
             owner=owner,
             epochs=(newest,) if marks else (),
             empty=not marks and not others,
+            strange=others,
             whole=owner is None or owner.building or not (missing or older),
             retractable=newest <= (NOTHING if after is None else after),
         )

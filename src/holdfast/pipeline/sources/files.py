@@ -374,7 +374,8 @@ class FilesReader:
                 source=self._name,
                 missing=len(missing) + self._log.forgotten,
                 first=missing[0] if missing else None,
-                remedy="bring the files back, or start a new pipeline",
+                remedy='bring the files back; let a new output begin empty, outputs={"sink": '
+                '"empty"}; or start a new pipeline',
             )
         entries = [entry for seen in self._log.order if (entry := there[seen.path]) is not None]
         for entry in entries:
