@@ -29,7 +29,13 @@ from holdfast.pipeline.quarantine import Quarantine
 from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
 from holdfast.pipeline.resolving.common import Resolved
-from holdfast.pipeline.session import RuntimeSettings, check_workers, is_local, open_session
+from holdfast.pipeline.session import (
+    RuntimeSettings,
+    check_session,
+    check_workers,
+    is_local,
+    open_session,
+)
 from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.start import StartPlanner
@@ -150,6 +156,7 @@ class Pipeline:
         """The Spark session of this pipeline."""
         if self._spark is None:
             self._spark = open_session(app=self.name, master=self._master, config=self._config)
+        check_session(self._spark)
         return self._spark
 
     def resolve(self) -> dict[str, Resolved]:

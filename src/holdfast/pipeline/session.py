@@ -20,6 +20,8 @@ log = logging.getLogger("holdfast.pipeline")
 RUNTIME = {
     "spark.sql.adaptive.enabled": "false",  # partition numbers must stay what they are
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1000000000",  # one batch a task
+    # A user's Python function on columns would get room for a whole batch of that size at once.
+    "spark.sql.execution.arrow.pythonUDF.columnarInput.enabled": "false",
     # A filter inside these readers would hide rows from their count; it saves little.
     "spark.sql.csv.filterPushdown.enabled": "false",
     "spark.sql.json.filterPushdown.enabled": "false",
@@ -108,11 +110,32 @@ class RuntimeSettings:
 
     def restore(self) -> None:
         """Put the user's values back."""
-        for key, value in self._before.items():
-            if value is None:
-                self._spark.conf.unset(key)
-            else:
-                self._spark.conf.set(key, value)
+        try:
+            for key, value in self._before.items():
+                if value is None:
+                    self._spark.conf.unset(key)
+                else:
+                    self._spark.conf.set(key, value)
+        except Exception:  # a session that died meanwhile: why the run ended counts
+            log.debug("the settings of the session were not put back", exc_info=True)
+
+
+def check_session(spark: Any) -> None:
+    """Refuse a session that was stopped, or whose Java is gone, before anything is asked of it."""
+    context = getattr(spark, "_sc", None)
+    if context is None:  # Spark Connect
+        return
+    try:
+        reason = "it was stopped" if context._jsc.sc().isStopped() else None  # noqa: SLF001
+    except Exception as error:  # noqa: BLE001 - whatever the gateway says: nobody answers
+        reason = f"its Java does not answer: {type(error).__name__}"
+    if reason is not None:
+        raise InvalidInputError(
+            "the Spark session of the pipeline cannot be used",
+            kind="session_stopped",
+            reason=reason,
+            remedy="declare the pipeline in a new session; the last checkpoint is untouched",
+        )
 
 
 _checked: set[str] = set()

@@ -187,3 +187,30 @@ def test_a_misspelled_sink_is_not_set_aside(world) -> None:
     with pytest.raises(HoldfastError) as caught:
         world.pipe().run(set_aside=["typo"])
     assert caught.value.kind == "unknown_sink"
+
+
+def test_a_python_function_on_the_columns_of_parquet_files_fits_into_memory(world) -> None:
+    """Spark would reserve room for a whole batch, and a batch is a task's whole input here."""
+    from pyspark.sql import functions as F
+
+    world.feed(1, 1)
+    pipe, source = world.begin()
+    plus = F.udf(lambda x: x + 1, "long")
+    more = source.transform(lambda df: df.withColumn("x", plus("x")))
+    pipe.sink("out", more, hf.sinks.Parquet(str(world.home / "out")))
+    pipe.run()
+    assert world.rows() == world.fed(0, 1, value=2)
+
+
+def test_a_session_that_was_stopped_is_named(tmp_path) -> None:
+    """Not a trace of the gateway to Java."""
+
+    class Context:
+        _jsc = None
+
+    class Session:
+        _sc = Context()
+
+    with pytest.raises(HoldfastError) as caught:
+        hf.Pipeline("p", store=tmp_path / "cp", spark=Session()).session()
+    assert caught.value.kind == "session_stopped"
