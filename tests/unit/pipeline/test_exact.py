@@ -18,6 +18,7 @@ from holdfast.pipeline.operators import exact_folds
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.exact import (
     STORED,
+    Scaled,
     parts_of,
     rounded,
     squares_of,
@@ -326,3 +327,23 @@ def test_pairs_that_are_there_more_often_than_a_long_can_say_are_refused() -> No
         with pytest.raises(InvalidInputError) as caught:
             multiplied(side, side, one, one)
         assert caught.value.kind == "weight_overflow"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mean_is_off_by_less_than_one_unit_in_the_last_place(seed):
+    """The quotient of an exact sum takes along what rounding the sum would have lost."""
+    rng = np.random.default_rng(seed)
+    count = 20_000
+    values = rng.integers(2**63, 2**64, count, dtype=np.uint64, endpoint=False)
+    values[:4] = [2**64 - 1, 2**63, 2**64 - 2**10, 2**63 + 1]
+    counts = np.concatenate([
+        rng.integers(1, 1000, count // 2), rng.integers(1, 2**62, count - count // 2)
+    ])  # fmt: skip
+    value = values.astype(np.float64)
+    reached = np.where(value < 2.0**64, value, 0.0).astype(np.uint64)
+    rest = (values - reached).astype(np.int64).astype(np.float64)
+    found = Scaled(value, np.zeros(count, np.int64), rest).over(counts)
+    for number in range(0, count, 7):
+        wanted = Fraction(int(values[number]), int(counts[number]))
+        off = abs(Fraction(float(found[number])) - wanted) / Fraction(math.ulp(float(wanted)))
+        assert off <= Fraction(51, 100), (values[number], counts[number], float(off))

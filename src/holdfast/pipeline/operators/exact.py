@@ -235,16 +235,46 @@ def _scatter(
 
 @dataclass(frozen=True)
 class Scaled:
-    """Numbers as `value` (below 2**64) times 2**`exponent`, far beyond the reach of doubles."""
+    """Numbers as `value` (below 2**64) times 2**`exponent`, far beyond the reach of doubles.
+
+    rest: what the rounding of `value` has left out, in the same unit.
+    """
 
     value: np.ndarray
     exponent: np.ndarray
+    rest: np.ndarray | float = 0.0
 
     def doubles(self) -> np.ndarray:
         """As doubles; too large ones are infinite."""
         with np.errstate(over="ignore"):
             made: np.ndarray = np.ldexp(self.value, self.exponent.astype(np.int32))
         return made
+
+    def over(self, n: np.ndarray) -> np.ndarray:
+        """Divided by whole numbers, as doubles, by less than one unit in the last place off.
+
+        Divided before it is scaled: a sum beyond all doubles may have a mean among them.
+        """
+        divisor = n.astype(np.float64)
+        beyond = (n - divisor.astype(np.int64)).astype(np.float64)  # of counts above 2**53
+        quotient = self.value / divisor
+        product, error = _product(quotient, divisor)
+        left = (self.value - product) - error + self.rest - quotient * beyond
+        made: np.ndarray = np.ldexp(quotient + left / divisor, self.exponent.astype(np.int32))
+        return made
+
+
+_SPLIT = float(2**27 + 1)
+
+
+def _product(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The product of doubles, and exactly what its rounding has left out."""
+    product = a * b
+    high_a, high_b = a * _SPLIT, b * _SPLIT
+    high_a, high_b = high_a - (high_a - a), high_b - (high_b - b)
+    low_a, low_b = a - high_a, b - high_b
+    error = ((high_a * high_b - product) + high_a * low_b + low_a * high_b) + low_a * low_b
+    return product, error
 
 
 def rounded(sums: Limbs, unit: int = UNIT) -> Scaled:
@@ -267,5 +297,9 @@ def rounded(sums: Limbs, unit: int = UNIT) -> Scaled:
     dropped |= low <= high - 3
     whole |= dropped.astype(np.uint64)
     value = whole.astype(np.float64)
+    # Where the rounding reached 2**64, the difference to it wraps around to what it is.
+    reached = np.where(value < 2.0**64, value, 0.0).astype(np.uint64)
+    rest = (whole - reached).astype(np.int64).astype(np.float64)
     exponent = BITS * (sums.base + high - 1) - spare.astype(np.int64) + unit
-    return Scaled(np.where(negative, -value, value), exponent)
+    sign = np.where(negative, -1.0, 1.0)
+    return Scaled(value * sign, exponent, rest * sign)

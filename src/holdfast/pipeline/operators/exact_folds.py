@@ -133,8 +133,7 @@ class ExactSumFold(Fold):
         total = rounded(sums)
         if not self.mean:
             return total.doubles()
-        # Divided before it is scaled: a sum beyond all doubles may have a mean among them.
-        return np.ldexp(total.value / np.where(n == 0, 1, n), total.exponent.astype(np.int32))
+        return total.over(np.where(n == 0, 1, n))
 
 
 @dataclass(frozen=True)
