@@ -171,4 +171,10 @@ MUTATIONS = [
         "F.expr(f\"CASE WHEN {name} IS NULL THEN raise_error('{text}') ELSE {name} END\")",
         'F.expr(f"coalesce({name}, 1)")',
     ),
+    Mutation(
+        EXACT + "test_a_mean_is_off_by_less_than_one_unit_in_the_last_place",
+        "pipeline/operators/exact.py",
+        " - error + self.rest - quotient * beyond",
+        " - error - quotient * beyond",
+    ),
 ]
