@@ -1,4 +1,4 @@
-"""Shared by all tests: the Hypothesis profile, and an S3 server on the loopback interface."""
+"""Shared by all tests: the Hypothesis profile, a SparkSession, and S3 servers on loopback."""
 
 from __future__ import annotations
 
@@ -131,3 +131,27 @@ def true_s3(tmp_path_factory):
             yield server
     except UnavailableError as reason:
         pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def spark():
+    """One SparkSession for each test process."""
+    pytest.importorskip("pyspark", reason="the spark extra is not installed")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("holdfast-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "2g")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.adaptive.enabled", "false")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
