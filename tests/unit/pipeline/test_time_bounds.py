@@ -225,6 +225,37 @@ def test_interval_joins_do_not_depend_on_how_epochs_are_cut(how, history, within
     assert one == several
 
 
+@pytest.mark.parametrize("ttl", [None, 10])
+@settings(max_examples=80, deadline=None, print_blob=True)
+@given(history=cuts([None, 0, 5, 12, 20, 31], ranked=True))
+def test_timers_and_keys_of_apply_do_not_depend_on_how_epochs_are_cut(ttl, history):
+    """With rows in the order of their times, and timers that fire in an epoch without rows."""
+    forgets = {} if ttl is None else {"ttl_us": ttl * SECOND}
+    one, several = (
+        told(
+            Harness(work_of(waking, time="at", timers="wake", **forgets)),
+            [
+                (
+                    batch_of([(k, wake, at) for k, at, _, _, wake in _untied(rows)]),
+                    None if mark is None else mark * SECOND,
+                )
+                for rows, mark in _fired_first(cut)
+            ],
+        )
+        for cut in history
+    )
+    assert one == several
+
+
+def _fired_first(cut: list[tuple]) -> list[tuple]:
+    """A call that gets rows while its timer fires gets both at once: the watermark moves alone."""
+    epochs, before = [], None
+    for rows, mark in cut:
+        epochs += [([], mark), (rows, mark)] if mark != before else [(rows, mark)]
+        before = mark
+    return epochs
+
+
 def _untied(rows: list[tuple]) -> list[tuple]:
     """Of rows of one key and time the function could not tell the last: they want the same."""
     return [(*row[:4], None if row[1] % 4 == 0 else row[1] + row[1] % 7 * 3 - 9) for row in rows]

@@ -7,7 +7,7 @@ Invariants:
 - The same rows and the same state reach it in the same order: by key, then time, then all columns.
 - Nothing of an answer that is not right in every respect is written.
 - A timer fires once, when the watermark has reached it: a time that the function gives back as it
-  was is done. Another one counts anew, also if it has passed: then the next watermark tells it.
+  was is done. Another one counts again, also if it has passed: then the next watermark tells it.
 - A key that the TTL has forgotten is gone, with its timer.
 """
 
