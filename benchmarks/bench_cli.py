@@ -38,7 +38,7 @@ from holdfast.state import (
     runs_of,
 )
 from holdfast.storage import LocalStorage
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 TOPOLOGY = hf.topology(

@@ -21,7 +21,7 @@ import holdfast as hf
 from holdfast.checkpoint.catalog import load_catalog
 from holdfast.format.manifest import FileEntry, manifest_bytes, parse_manifest
 from holdfast.storage import LocalStorage, MemoryStorage
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 TOPOLOGY = hf.topology(
     hf.Part(name="orders", kind="source", what="counter"),

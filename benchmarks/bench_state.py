@@ -46,7 +46,7 @@ from holdfast.state import (
     replace,
     run_merge,
 )
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 SCHEMA = TraceSchema.latest(
     pa.schema([("key", pa.int64())]), pa.schema([("total", pa.float64()), ("orders", pa.int64())])

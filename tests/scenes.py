@@ -16,7 +16,7 @@ from holdfast import CounterPosition, FilesPosition, Part, Settings, open_store,
 from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
-from holdfast.format import records
+from holdfast.format import documents as records
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.manifest import manifest_bytes, parse_manifest
 from holdfast.ids import RandomIds

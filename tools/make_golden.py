@@ -44,7 +44,7 @@ from holdfast.format.manifest import Versions
 from holdfast.format.position import Position
 from holdfast.ids import SeededIds
 from holdfast.storage import LocalStorage
-from holdfast.storage.reserve import RESERVE
+from holdfast.storage.local.reserve import RESERVE
 
 PIPELINE = "golden"
 TOPIC_ID = "AAAAAAAAQACAAAAAAAAAAQ"

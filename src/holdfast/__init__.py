@@ -6,7 +6,7 @@ Importing this package starts fast and never imports pyspark.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lazy import lazy_name
+from holdfast._lazy import lazy_name
 from holdfast.version import __version__
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 
-from holdfast import points
+from holdfast import failpoints as points
 from holdfast.errors import NotFoundError
 from holdfast.journal import Durability, Event, JournalReader, JournalSettings, JournalWriter
 

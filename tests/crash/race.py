@@ -20,7 +20,7 @@ from holdfast import CounterPosition, Part, Settings, topology
 from holdfast.checkpoint import open_store
 from holdfast.clock import SystemClock
 from holdfast.errors import CommitUnknownError, ConflictError, HoldfastError
-from holdfast.points import handling
+from holdfast.failpoints import handling
 from holdfast.storage import open_storage
 
 NAME = "race"

@@ -7,7 +7,7 @@ import functools
 import pytest
 
 from holdfast.checkpoint import recovery_plan
-from holdfast.points import POINTS
+from holdfast.failpoints import POINTS
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import SimulatedCrash, crash_at, points_reached
 from scenarios import SCENARIOS, Scenario

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from journal_child import SIZE, batch
 
-from holdfast import points
+from holdfast import failpoints as points
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.journal import (

@@ -446,7 +446,7 @@ def test_zombie_after_a_rebuild_is_fenced():
 
 def test_savepoint_pinned_during_a_drop_survives_a_crash():
     """A pin that was confirmed holds, although the drop was under way and its writer died."""
-    from holdfast.points import handling
+    from holdfast.failpoints import handling
     from holdfast.testing import SimulatedCrash
 
     for settings in (msgspec.structs.replace(SETTINGS, retain=2),):
@@ -475,7 +475,7 @@ def test_savepoint_pinned_during_a_drop_survives_a_crash():
 def test_savepoint_pinned_during_a_delete_survives():
     """A pin that was confirmed before the drop record of a delete keeps its checkpoint."""
     from holdfast.checkpoint.pins import pin
-    from holdfast.points import handling
+    from holdfast.failpoints import handling
 
     storage = MemoryStorage()
     prepared(storage)

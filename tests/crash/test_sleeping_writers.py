@@ -201,7 +201,7 @@ def test_a_dead_record_is_named_and_removed(count):
 
 def test_an_interrupted_compaction_leaves_no_dead_record():
     """Records that lead to the base are old, not dead."""
-    from holdfast.points import handling
+    from holdfast.failpoints import handling
     from holdfast.testing import SimulatedCrash
 
     storage = MemoryStorage()

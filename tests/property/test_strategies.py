@@ -9,10 +9,7 @@ from hypothesis import given
 from holdfast import open_store
 from holdfast.errors import InvalidInputError
 from holdfast.format.canonical import NO_DIGEST, sha256_hex
-from holdfast.format.findings import errors_of
-from holdfast.format.manifest import manifest_bytes, parse_manifest
-from holdfast.format.position import compare
-from holdfast.format.records import (
+from holdfast.format.documents import (
     outcome_bytes,
     parse_outcome,
     parse_pin,
@@ -20,6 +17,9 @@ from holdfast.format.records import (
     pin_bytes,
     record_bytes,
 )
+from holdfast.format.findings import errors_of
+from holdfast.format.manifest import manifest_bytes, parse_manifest
+from holdfast.format.position import compare
 from holdfast.format.validate import validate
 from holdfast.ids import check_name
 from holdfast.storage import MemoryStorage

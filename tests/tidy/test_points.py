@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import holdfast
-from holdfast.points import POINTS
+from holdfast.failpoints import POINTS
 
 SOURCE = Path(holdfast.__file__).parent
 

@@ -167,7 +167,7 @@ def test_packages_only_re_export(path):
     for node in tree.body:
         inner = node.body if isinstance(node, ast.If) else [node]
         for each in inner:
-            if not isinstance(each, ast.ImportFrom) or each.module == "holdfast.lazy":
+            if not isinstance(each, ast.ImportFrom) or each.module == "holdfast._lazy":
                 continue
             if (each.module or "").startswith("holdfast"):
                 imported |= {alias.asname or alias.name for alias in each.names}

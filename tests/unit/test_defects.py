@@ -30,7 +30,8 @@ from support import (
 )
 
 import holdfast
-from holdfast import Part, Settings, Topology, points
+from holdfast import Part, Settings, Topology
+from holdfast import failpoints as points
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import (
@@ -52,7 +53,7 @@ from holdfast.format.topology import fingerprint
 from holdfast.format.validate import validate
 from holdfast.ids import SeededIds
 from holdfast.storage import LocalStorage, MemoryStorage, open_storage
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 KEEP_2 = Settings(retain=2, exclusive=False)
 SHARED = Settings(retain=100, exclusive=False)

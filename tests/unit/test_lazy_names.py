@@ -21,7 +21,7 @@ def test_every_promised_name_is_there_and_is_what_type_checkers_see(package):
     seen = {}
     for node in tree.body:
         for each in node.body if isinstance(node, ast.If) else [node]:
-            if not isinstance(each, ast.ImportFrom) or each.module == "holdfast.lazy":
+            if not isinstance(each, ast.ImportFrom) or each.module == "holdfast._lazy":
                 continue
             if (each.module or "").startswith("holdfast"):
                 seen.update({alias.name: each.module for alias in each.names})

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spec_store import write_spec_store
 
-from holdfast.format import manifest, paths, position, records, topology
+from holdfast.format import documents as records
+from holdfast.format import manifest, paths, position, topology
 from holdfast.format.canonical import encode_value
 
 ROOT = Path(__file__).resolve().parents[2]

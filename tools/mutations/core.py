@@ -78,7 +78,7 @@ MUTATIONS = [
     # Durability and atomicity
     _d(
         "test_metadata_is_written_without_fsync",
-        "storage/local.py",
+        "storage/local/storage.py",
         "                if durable:\n                    self._disk.sync(descriptor)",
         "                if not durable:\n                    self._disk.sync(descriptor)",
     ),
@@ -96,13 +96,13 @@ MUTATIONS = [
     ),
     _d(
         "test_a_rename_is_not_followed_by_a_directory_fsync",
-        "storage/local.py",
+        "storage/local/storage.py",
         "        try:\n            self._disk.sync_dir(os.path.dirname(target))",
         "        try:\n            pass",
     ),
     _d(
         "test_a_rename_is_not_followed_by_a_directory_fsync",
-        "storage/local.py",
+        "storage/local/storage.py",
         "            if durable:\n                self._disk.sync_dir(os.path.dirname(target))",
         "            if not durable:\n                self._disk.sync_dir(os.path.dirname(target))",
     ),
@@ -452,7 +452,7 @@ MUTATIONS = [
     ),
     _d(
         "test_a_second_writer_on_the_same_machine_waits_for_nothing_and_breaks_nothing",
-        "storage/local.py",
+        "storage/local/storage.py",
         "            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
     ),

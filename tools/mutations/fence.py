@@ -168,26 +168,26 @@ MUTATIONS = [
     ),
     Mutation(
         FULL + "test_again_and_again",
-        "storage/reserve.py",
+        "storage/local/reserve.py",
         "                file.write(os.urandom(_BYTES))",
         "                file.write(b'')",
     ),
     # Retries
     Mutation(
         RETRIES + "test_a_file_that_is_there_with_these_bytes_was_written",
-        "storage/own.py",
+        "storage/exclusive_close.py",
         "        if refused or not _has(storage, path, size, sha256):\n            raise",
         "        raise",
     ),
     Mutation(
         RETRIES + "test_a_file_of_somebody_else_is_not_taken_for_ours",
-        "storage/own.py",
+        "storage/exclusive_close.py",
         "    return digest.hexdigest() == sha256",
         "    return bool(digest)",
     ),
     Mutation(
         RETRIES + "test_a_refusal_is_not_resolved",
-        "storage/own.py",
+        "storage/exclusive_close.py",
         "        if refused or not _has(",
         "        if not _has(",
     ),

@@ -32,7 +32,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tests/unit/checkpoint/test_full_disk.py::test_a_torn_reserve_is_made_again",
-        "storage/reserve.py",
+        "storage/local/reserve.py",
         "            if os.lstat(self._path).st_size >= _BYTES:",
         "            if os.lstat(self._path).st_size >= 0:",
     ),

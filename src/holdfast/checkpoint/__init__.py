@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lazy import lazy_name
+from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.draft import Draft

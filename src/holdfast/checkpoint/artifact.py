@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.errors import invariant
-from holdfast.storage.api import Storage
-from holdfast.storage.own import close_own
+from holdfast.storage.base import Storage
+from holdfast.storage.exclusive_close import close_own
 
 
 class ArtifactWriter:

@@ -34,10 +34,10 @@ from holdfast.errors import (
     NotFoundError,
     StorageError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.findings import Finding
-from holdfast.format.records import (
+from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     BaseBody,
     Body,
@@ -49,10 +49,10 @@ from holdfast.format.records import (
     parse_record,
     record_bytes,
 )
+from holdfast.format.findings import Finding
 from holdfast.ids import CheckpointId, Sequence, WriterId
-from holdfast.points import reach
-from holdfast.storage.api import Storage
-from holdfast.storage.reserve import release_reserve
+from holdfast.storage.base import Storage
+from holdfast.storage.local.reserve import release_reserve
 
 NO_PREVIOUS = "0" * 64
 REBUILD = (

@@ -28,13 +28,13 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
+from holdfast.format.documents import DropBody, Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import DropBody, Summary
 from holdfast.ids import CheckpointId
-from holdfast.points import reach
-from holdfast.storage.api import Entry
-from holdfast.storage.reserve import fill_reserve
+from holdfast.storage.base import Entry
+from holdfast.storage.local.reserve import fill_reserve
 
 
 class Collector:

@@ -32,15 +32,15 @@ from holdfast.errors import (
     HoldfastError,
     InvalidInputError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
+from holdfast.format.documents import CommitBody, Summary
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import Manifest, Versions, seal_manifest
 from holdfast.format.position import compare
-from holdfast.format.records import CommitBody, Summary
 from holdfast.format.validate import validate
 from holdfast.ids import Sequence
-from holdfast.points import reach
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.version import __version__
 
 

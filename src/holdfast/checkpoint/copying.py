@@ -19,7 +19,7 @@ from threading import Lock
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import AlreadyExistsError, CorruptionError
 from holdfast.format.canonical import sha256_hex
-from holdfast.storage.api import Storage, StorageReader
+from holdfast.storage.base import Storage, StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _PARALLEL_MAX = 8

@@ -22,6 +22,7 @@ from holdfast.checkpoint.segments import Kept, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
+from holdfast.format.documents import Counts, Replay
 from holdfast.format.manifest import (
     FileEntry,
     InlineState,
@@ -39,12 +40,11 @@ from holdfast.format.manifest import (
     with_segments,
 )
 from holdfast.format.position import Position
-from holdfast.format.records import Counts, Replay
 from holdfast.format.topology import Topology, fingerprint
 from holdfast.format.validate import counts_of
 from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, check_name
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 T = TypeVar("T")
 TOKEN_BYTES_MAX = 64 * 1024

@@ -33,9 +33,9 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format import paths
+from holdfast.format.documents import StoreHeader, Summary
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import StoreHeader, Summary
 from holdfast.ids import CheckpointId
 from holdfast.settings import Settings
 

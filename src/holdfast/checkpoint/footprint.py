@@ -20,8 +20,8 @@ from holdfast.checkpoint.segments import load_segments
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, parse_manifest
-from holdfast.format.records import Summary
 from holdfast.ids import CheckpointId
 
 _BATCH = 256

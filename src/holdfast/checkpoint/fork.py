@@ -30,12 +30,12 @@ from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
+from holdfast.format.documents import DropBody, Pin, Summary
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import DropBody, Pin, Summary
 from holdfast.ids import IdSource, RandomIds
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from holdfast.checkpoint.home import Home
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.records import SMALL_BYTES_MAX, Latest, latest_bytes, parse_latest
+from holdfast.format.documents import SMALL_BYTES_MAX, Latest, latest_bytes, parse_latest
 from holdfast.ids import CheckpointId, Epoch
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 
 def write_hint(

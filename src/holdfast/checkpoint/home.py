@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from holdfast.errors import HoldfastError
 from holdfast.format import paths
 from holdfast.format.manifest import FileEntry
-from holdfast.storage.api import Entry, StorageReader
+from holdfast.storage.base import Entry, StorageReader
 
 
 @dataclass(frozen=True)

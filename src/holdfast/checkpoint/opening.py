@@ -24,14 +24,14 @@ from holdfast.checkpoint.recovery import RecoveryPlan, Wishes, plan_recovery
 from holdfast.checkpoint.witness import SHRANK
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.records import OpenBody, StoreHeader, header_bytes
+from holdfast.format.documents import OpenBody, StoreHeader, header_bytes
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT, IdSource, RandomIds
-from holdfast.points import reach
 from holdfast.settings import Settings
-from holdfast.storage.api import Lease, Storage
+from holdfast.storage.base import Lease, Storage
 from holdfast.storage.open import open_storage
 from holdfast.version import __version__
 

@@ -16,8 +16,8 @@ from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.format import paths
-from holdfast.format.records import SMALL_BYTES_MAX, Pin, parse_pin
-from holdfast.storage.api import StorageReader
+from holdfast.format.documents import SMALL_BYTES_MAX, Pin, parse_pin
+from holdfast.storage.base import StorageReader
 
 _LABEL_MAX = 128
 _NOTE = re.compile(r"shared with pipeline (?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})")

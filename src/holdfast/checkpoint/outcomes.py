@@ -16,9 +16,10 @@ from holdfast.checkpoint.publish import publish
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.clock import Clock
 from holdfast.errors import AlreadyExistsError, HoldfastError, InvalidInputError
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.records import (
+from holdfast.format.documents import (
     SMALL_BYTES_MAX,
     Outcome,
     OutcomeStatus,
@@ -27,8 +28,7 @@ from holdfast.format.records import (
     parse_outcome,
 )
 from holdfast.ids import WriterId
-from holdfast.points import reach
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 _REASON_MAX = 2_000
 _TRIES = 1_000

@@ -23,12 +23,12 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.records import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
+from holdfast.format.documents import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
 from holdfast.ids import CheckpointId, check_name
-from holdfast.points import reach
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 FORK_PREFIX = "fork-"
 _NOTE_MAX = 1_000

@@ -20,7 +20,7 @@ from holdfast.errors import (
     HoldfastError,
     StorageError,
 )
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 _TRIES = 4
 _PAUSE_MS = 50

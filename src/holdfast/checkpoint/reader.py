@@ -25,15 +25,7 @@ from holdfast.errors import (
 )
 from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
-from holdfast.format.findings import Finding, errors_of
-from holdfast.format.manifest import (
-    MANIFEST_BYTES_MAX,
-    InlineState,
-    Manifest,
-    PackedState,
-    parse_manifest,
-)
-from holdfast.format.records import (
+from holdfast.format.documents import (
     SMALL_BYTES_MAX,
     Outcome,
     Pin,
@@ -43,9 +35,17 @@ from holdfast.format.records import (
     parse_outcome,
     parse_pin,
 )
+from holdfast.format.findings import Finding, errors_of
+from holdfast.format.manifest import (
+    MANIFEST_BYTES_MAX,
+    InlineState,
+    Manifest,
+    PackedState,
+    parse_manifest,
+)
 from holdfast.format.validate import validate
 from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
-from holdfast.storage.api import StorageReader
+from holdfast.storage.base import StorageReader
 from holdfast.storage.open import open_storage
 
 _GONE = ("not_found", "run_missing")

@@ -45,11 +45,10 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
-from holdfast.format.findings import errors_of
-from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import (
+from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     BaseBody,
     DropBody,
@@ -61,10 +60,11 @@ from holdfast.format.records import (
     header_bytes,
     parse_record,
 )
+from holdfast.format.findings import errors_of
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, IdSource, RandomIds, Sequence
-from holdfast.points import reach
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.version import __version__
 
 _NONE = Sequence(-1)

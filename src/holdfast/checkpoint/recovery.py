@@ -26,9 +26,9 @@ from holdfast.errors import (
     IncompatibleError,
     RefusedError,
 )
+from holdfast.format.documents import Replay, Summary
 from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Replay, Summary
 from holdfast.format.topology import Topology, differences
 from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch
 

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from holdfast.checkpoint.catalog import CatalogState
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import InvalidInputError, NotFoundError
-from holdfast.format.records import Summary
+from holdfast.format.documents import Summary
 
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?")

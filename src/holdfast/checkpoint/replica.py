@@ -18,7 +18,7 @@ from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError, RefusedError, invariant
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.records import (
+from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     BaseBody,
     Record,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.checkpoint.catalog import CatalogState
 from holdfast.checkpoint.reader import Outcomes
-from holdfast.format.records import Pin, Summary
+from holdfast.format.documents import Pin, Summary
 from holdfast.ids import CheckpointId
 from holdfast.settings import Settings
 

@@ -27,16 +27,16 @@ from holdfast.checkpoint.schedule import Schedule
 from holdfast.checkpoint.sweep import SweepReport
 from holdfast.clock import Clock
 from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
+from holdfast.failpoints import reach
 from holdfast.format import paths
+from holdfast.format.documents import OutcomeStatus, Pin, Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import Position, compare
-from holdfast.format.records import OutcomeStatus, Pin, Summary
 from holdfast.format.topology import Topology
 from holdfast.ids import CheckpointId, Epoch, IdSource
-from holdfast.points import reach
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
-from holdfast.storage.reserve import fill_reserve
+from holdfast.storage.base import Storage
+from holdfast.storage.local.reserve import fill_reserve
 
 _PUBLISH_TRIES = 3
 _PUBLISH_PAUSE_MS = 200

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from holdfast.checkpoint.catalog import CatalogState
 from holdfast.checkpoint.home import Home
 from holdfast.errors import HoldfastError
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId
-from holdfast.points import reach
-from holdfast.storage.api import Entry, Storage
+from holdfast.storage.base import Entry, Storage
 
 
 @dataclass(frozen=True)

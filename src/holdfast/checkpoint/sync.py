@@ -39,8 +39,7 @@ from holdfast.errors import (
 )
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
-from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest
-from holdfast.format.records import (
+from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     SMALL_BYTES_MAX,
     BaseBody,
@@ -50,8 +49,9 @@ from holdfast.format.records import (
     parse_record,
     pin_bytes,
 )
+from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest
 from holdfast.ids import CheckpointId
-from holdfast.storage.api import Entry, Lease, Storage, StorageReader
+from holdfast.storage.base import Entry, Lease, Storage, StorageReader
 
 _TRIES = 5
 _MOVED = "target_moved"

@@ -34,14 +34,14 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
+from holdfast.failpoints import reach
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION
+from holdfast.format.documents import RECORD_BYTES_MAX, BaseBody, header_bytes, parse_record
 from holdfast.format.manifest import MANIFEST_BYTES_MAX
-from holdfast.format.records import RECORD_BYTES_MAX, BaseBody, header_bytes, parse_record
 from holdfast.ids import IdSource, RandomIds, Sequence
-from holdfast.points import reach
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 _LOOKS = 5
 

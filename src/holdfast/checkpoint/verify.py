@@ -28,9 +28,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format import paths
-from holdfast.format.findings import Finding, errors_of
-from holdfast.format.manifest import FileEntry, Manifest
-from holdfast.format.records import (
+from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     SMALL_BYTES_MAX,
     BaseBody,
@@ -38,9 +36,11 @@ from holdfast.format.records import (
     parse_latest,
     parse_record,
 )
+from holdfast.format.findings import Finding, errors_of
+from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, Sequence
-from holdfast.storage.api import StorageReader
+from holdfast.storage.base import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _LOOKS = 20  # at a store that changes meanwhile

@@ -19,9 +19,9 @@ from holdfast.checkpoint.hint import read_hint
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.errors import CorruptionError, NotFoundError
 from holdfast.format import paths
+from holdfast.format.documents import RECORD_BYTES_MAX, Latest
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import MANIFEST_BYTES_MAX, Manifest, parse_manifest
-from holdfast.format.records import RECORD_BYTES_MAX, Latest
 from holdfast.ids import CheckpointId, Sequence
 
 SHRANK = "catalog_shrank"

@@ -19,7 +19,7 @@ from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format import paths
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.storage.open import OBJECT_SCHEMES, open_storage
 
 _CLIENT = frozenset(

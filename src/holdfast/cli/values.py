@@ -13,8 +13,8 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.console import Failure as Failure  # noqa: PLC0414 - a document as the others
+from holdfast.format.documents import Counts
 from holdfast.format.findings import Finding
-from holdfast.format.records import Counts
 
 Health = Literal["ok", "damaged"]
 Status = Literal["committed", "pending", "failed", "aborted", "abandoned"]

@@ -20,8 +20,8 @@ import msgspec
 
 from holdfast.errors import CorruptionError, InternalError
 from holdfast.format.canonical import Document, decode, encode, seal
+from holdfast.format.documents import Counts, Replay
 from holdfast.format.position import Position
-from holdfast.format.records import Counts, Replay
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch, Sequence, WriterId
 

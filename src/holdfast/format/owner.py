@@ -12,7 +12,7 @@ Spec: spec/format-v2.md, section 9.
 from __future__ import annotations
 
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, Document, decode, encode
-from holdfast.format.records import SMALL_BYTES_MAX
+from holdfast.format.documents import SMALL_BYTES_MAX
 
 OWNER = "_holdfast.json"
 NOTHING = -1

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
+from holdfast.format.documents import Counts
 from holdfast.format.findings import Finding, Severity
 from holdfast.format.manifest import FileEntry, InlineState, Manifest, OperatorEntry, PackedState
 from holdfast.format.position import FilesPosition
-from holdfast.format.records import Counts
 from holdfast.format.topology import VNODES_MAX, fingerprint, valid_vnodes
 from holdfast.ids import UUID7_PATTERN, VNODE_COUNT
 

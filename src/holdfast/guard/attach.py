@@ -28,7 +28,7 @@ from holdfast.guard.layout import SUPPORTED_SPARK, version_of
 from holdfast.guard.places import check_save
 from holdfast.guard.savepoint import DEFAULTS, Savepoint, save
 from holdfast.guard.verifying import GuardReport, verify
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 _log = logging.getLogger("holdfast.guard")
 _EVERY = re.compile(r"\s*([0-9]+)\s*(batch|batches|second|seconds|minute|minutes|hour|hours)\s*")

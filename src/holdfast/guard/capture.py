@@ -22,7 +22,7 @@ from holdfast.guard.checksum import check_hadoop, check_spark
 from holdfast.guard.closure import Closure, compute, last_committed, log_closure
 from holdfast.guard.index import StoredFile
 from holdfast.guard.live import Listing, Live, MovedError, is_small, moved
-from holdfast.storage.api import Entry
+from holdfast.storage.base import Entry
 
 _HANDLES_MAX = 256
 _DAMAGED_TRIES = 3

@@ -20,12 +20,12 @@ from holdfast.checkpoint.retention import plan_retention
 from holdfast.checkpoint.sweep import plan_sweep, reachable
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
-from holdfast.format.records import Pin
+from holdfast.format.documents import Pin
 from holdfast.guard.savepoint import DEFAULTS
 from holdfast.guard.shelf import Listed, Shelf
 from holdfast.guard.states import STATE_BYTES_MAX, StoreCount, StoreDiff, counts, diff
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.storage.open import open_storage
 
 

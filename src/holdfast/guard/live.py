@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
 from holdfast.guard.layout import Meaning, classify
-from holdfast.storage.api import Entry, StorageReader
+from holdfast.storage.base import Entry, StorageReader
 from holdfast.storage.open import open_storage
 
 _CHUNK_BYTES = 8 * 1024 * 1024

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.errors import AlreadyExistsError, HoldfastError, NotFoundError, RefusedError
-from holdfast.storage.api import Storage
-from holdfast.storage.local_errors import translate
+from holdfast.storage.base import Storage
+from holdfast.storage.local.errors import translate
 
 NOTE = ".holdfast-restoring"
 _NOTE_BYTES_MAX = 64 * 1024 * 1024

@@ -37,7 +37,7 @@ from holdfast.guard.placing import Built, building, check_free, fill
 from holdfast.guard.savepoint import DEFAULTS
 from holdfast.guard.shelf import Shelf
 from holdfast.ids import IdSource, RandomIds
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.storage.open import open_storage
 
 _SCHEMA_PATH = re.compile(r'"([^"\\]*)/(state/[0-9]+/_stateSchema/[^"\\]*)"')

@@ -50,7 +50,7 @@ from holdfast.guard.logs import parse_query_id
 from holdfast.guard.places import check_save
 from holdfast.ids import IdSource, check_name
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 from holdfast.storage.open import open_storage
 
 DEFAULTS = Settings(recovery_verify="shallow", retain=10)

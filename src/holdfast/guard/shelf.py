@@ -15,11 +15,11 @@ from typing import Any
 from holdfast.checkpoint import StoreReader, read_store
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.canonical import sha256_hex
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Summary
 from holdfast.guard.index import Index, StoredFile, read_index
 from holdfast.guard.live import derived_name
-from holdfast.storage.api import StorageReader
+from holdfast.storage.base import StorageReader
 
 _GATHER_BYTES_MAX = 16 * 1024 * 1024
 

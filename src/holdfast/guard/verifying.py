@@ -43,7 +43,7 @@ from holdfast.guard.logs import (
     parse_source_log,
 )
 from holdfast.guard.shelf import Shelf
-from holdfast.storage.api import StorageReader
+from holdfast.storage.base import StorageReader
 
 
 @dataclass

@@ -32,6 +32,7 @@ from holdfast.errors import (
     InternalError,
     StorageError,
 )
+from holdfast.failpoints import reach
 from holdfast.journal.frame import FrameHeader, pack_header, pack_trailer
 from holdfast.journal.index_format import mix_keys
 from holdfast.journal.loading import MARK, LoadedLog, pack_mark, summarise
@@ -43,7 +44,6 @@ from holdfast.journal.segment_format import (
     pack_segment_header,
 )
 from holdfast.journal.segments import SealedSegment, Segment, TailSegment
-from holdfast.points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,7 +31,7 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
-from holdfast.points import reach
+from holdfast.failpoints import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.failpoints import reach
 from holdfast.journal.blob_format import (
     CHECKPOINT_MAGIC,
     HOLD_MAGIC,
@@ -31,7 +32,6 @@ from holdfast.journal.loading import read_checkpoint, read_meta
 from holdfast.journal.model import Position
 from holdfast.journal.segment_format import FrameDirectory, pack_footer
 from holdfast.journal.segments import SealedSegment, TailSegment
-from holdfast.points import reach
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

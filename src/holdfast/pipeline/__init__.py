@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lazy import lazy_name
+from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.pipeline import sinks, sources

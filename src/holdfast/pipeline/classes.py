@@ -30,7 +30,7 @@ from pathlib import Path
 
 from holdfast.errors import IncompatibleError, InternalError, InvalidInputError
 from holdfast.java import Java
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 CACHE_VARIABLE = "HOLDFAST_CACHE"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"

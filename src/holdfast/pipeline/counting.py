@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from holdfast.format.documents import Counts
 from holdfast.format.manifest import OperatorEntry
-from holdfast.format.records import Counts
 from holdfast.pipeline.operators.work import Work
 
 

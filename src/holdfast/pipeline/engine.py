@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
 from holdfast.errors import FencedError, HoldfastError
+from holdfast.failpoints import reach
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.pipeline.crowding import Crowding
@@ -43,7 +44,6 @@ from holdfast.pipeline.sinks.api import token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of
 from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
 from holdfast.pipeline.watermarks import Watermarks
-from holdfast.points import reach
 from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")

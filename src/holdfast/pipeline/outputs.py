@@ -20,9 +20,9 @@ import msgspec
 from holdfast.checkpoint import RecoveryPlan, StoreReader
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.errors import HoldfastError, RefusedError
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner
-from holdfast.format.records import Summary
 
 Wish = Literal["adopt", "keep", "empty"]
 Action = Literal["claim", "continue", "retract", "rebuild", "finish", "empty"]

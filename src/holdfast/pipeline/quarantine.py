@@ -24,11 +24,11 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
-from holdfast.format.records import Replay
+from holdfast.failpoints import reach
+from holdfast.format.documents import Replay
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.pipeline.sinks.api import SinkWriter, Token, parse_token
 from holdfast.pipeline.stage import Place, storage_of
-from holdfast.points import reach
 from holdfast.storage import Storage
 
 _TOKEN = "token.json"  # noqa: S105 - a file name

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Summary
 from holdfast.pipeline.report import CheckpointReport, EpochReport
 
 log = logging.getLogger("holdfast.pipeline")

@@ -15,9 +15,10 @@ import msgspec
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader
 from holdfast.errors import InvalidInputError
+from holdfast.failpoints import reach
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner, new_owner
-from holdfast.format.records import Summary
 from holdfast.pipeline.outputs import (
     OWNED,
     Decision,
@@ -30,7 +31,6 @@ from holdfast.pipeline.outputs import (
 from holdfast.pipeline.sinks.api import OutputWriter, SinkWriter, parse_token
 from holdfast.pipeline.sinks.parquet import ParquetWriter
 from holdfast.pipeline.stage import storage_of
-from holdfast.points import reach
 
 _WISHES = ("adopt", "keep", "empty")
 

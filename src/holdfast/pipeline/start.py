@@ -13,8 +13,8 @@ from typing import Any
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader, read_store, recovery_plan
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Summary
 from holdfast.format.topology import Topology
 from holdfast.pipeline.evolve import ChangePlan, joined, plan_changes, plan_rebuild
 from holdfast.pipeline.graph import Graph

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
-from holdfast.format.records import Summary
+from holdfast.format.documents import Summary
 from holdfast.pipeline.operators.aggregate import ROWS
 from holdfast.pipeline.operators.sets import SHOWN
 from holdfast.pipeline.operators.work import WEIGHT

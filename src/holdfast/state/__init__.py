@@ -6,7 +6,7 @@ vnodes), then `latest` and `bag` (what an operator calls).
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lazy import lazy_name
+from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.state.bag import BagAnswer, BagPartition

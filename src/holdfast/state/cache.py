@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.ids import IdSource
     from holdfast.state.info import RunInfo
-    from holdfast.storage.api import StorageReader
+    from holdfast.storage.base import StorageReader
 
 CHUNK_BYTES = 8 << 20
 _SUFFIX = ".run"

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.format.documents import Counts
 from holdfast.format.manifest import FileEntry
-from holdfast.format.records import Counts
 from holdfast.ids import CheckpointId
 from holdfast.state.info import RunInfo, VnodeRange
 from holdfast.state.partition import live_runs

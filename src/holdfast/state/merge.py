@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.state.plan import MergePlan
     from holdfast.state.runfile import RunSource
     from holdfast.state.schema import TraceSchema
-    from holdfast.storage.api import Storage
+    from holdfast.storage.base import Storage
 
 
 def run_merge(

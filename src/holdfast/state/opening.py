@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.format.manifest import Manifest
     from holdfast.state.cache import RunCache
     from holdfast.state.info import RunInfo
-    from holdfast.storage.api import StorageReader
+    from holdfast.storage.base import StorageReader
 
 _MARKERS = 2  # hash, and tombstone or weight
 

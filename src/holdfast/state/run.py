@@ -27,13 +27,13 @@ from holdfast.state.bounds import UNPACKED_BYTES_MAX
 from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.kernels import pc
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
-from holdfast.storage.own import close_own
+from holdfast.storage.exclusive_close import close_own
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from holdfast.storage.api import ObjectWriter, Storage
+    from holdfast.storage.base import ObjectWriter, Storage
 
 RUN_FORMAT = 1
 HEADER_KEY = b"holdfast.run"

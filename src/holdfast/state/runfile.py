@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from holdfast.state.cache import RunCache
     from holdfast.state.schema import TraceSchema
-    from holdfast.storage.api import StorageReader
+    from holdfast.storage.base import StorageReader
 
 _REMEDY = (
     'stop the pipeline and start it with Settings(recovery_verify="deep"): it resumes from the '

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.state.partition import Segment
     from holdfast.state.runfile import RunFile, RunSource
     from holdfast.state.schema import TraceSchema
-    from holdfast.storage.api import Storage
+    from holdfast.storage.base import Storage
 
 
 class TracePartition:

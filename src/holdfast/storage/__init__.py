@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.lazy import lazy_name
+from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
-    from holdfast.storage.api import Entry, Lease, ObjectWriter, Storage, StorageReader
-    from holdfast.storage.local import LocalStorage
+    from holdfast.storage.base import Entry, Lease, ObjectWriter, Storage, StorageReader
+    from holdfast.storage.local.storage import LocalStorage
     from holdfast.storage.memory import MemoryStorage
     from holdfast.storage.open import open_storage
 
@@ -23,13 +23,13 @@ __all__ = [
 
 # Loaded when first asked for: who reads a store does not pay for what writes one.
 _WHERE = {
-    "Entry": "holdfast.storage.api",
-    "Lease": "holdfast.storage.api",
-    "LocalStorage": "holdfast.storage.local",
+    "Entry": "holdfast.storage.base",
+    "Lease": "holdfast.storage.base",
+    "LocalStorage": "holdfast.storage.local.storage",
     "MemoryStorage": "holdfast.storage.memory",
-    "ObjectWriter": "holdfast.storage.api",
-    "Storage": "holdfast.storage.api",
-    "StorageReader": "holdfast.storage.api",
+    "ObjectWriter": "holdfast.storage.base",
+    "Storage": "holdfast.storage.base",
+    "StorageReader": "holdfast.storage.base",
     "open_storage": "holdfast.storage.open",
 }
 

@@ -16,7 +16,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format.paths import check_relative
-from holdfast.storage.api import Entry
+from holdfast.storage.base import Entry
 
 
 class MemoryStorage:

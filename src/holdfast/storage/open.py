@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import InvalidInputError
-from holdfast.storage.api import Storage
-from holdfast.storage.local import BarrierMode, LocalStorage
+from holdfast.storage.base import Storage
+from holdfast.storage.local.storage import BarrierMode, LocalStorage
 from holdfast.storage.memory import MemoryStorage
 
 _memory: dict[str, MemoryStorage] = {}
@@ -68,7 +68,7 @@ def _open_object(url: str, options: dict[str, Any]) -> Storage:
     try:
         from obstore.store import from_url
 
-        from holdfast.storage.object import ObjectStorage
+        from holdfast.storage.object_store import ObjectStorage
     except ImportError as error:
         raise InvalidInputError(
             "object stores need an extra package",

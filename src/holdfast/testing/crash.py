@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidInputError
-from holdfast.points import POINTS, handling
+from holdfast.failpoints import POINTS, handling
 
 
 class SimulatedCrash(BaseException):
@@ -63,7 +63,7 @@ def crash_at(point: str, nth: int = 1) -> Iterator[Crash]:
     if point not in POINTS:
         raise InvalidInputError(
             "no such crash point", kind="unknown_point", point=point,
-            remedy="see holdfast.points.POINTS",
+            remedy="see holdfast.failpoints.POINTS",
         )  # fmt: skip
     crash = Crash(point, nth)
     with handling(crash.visit):

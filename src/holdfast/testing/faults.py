@@ -18,8 +18,8 @@ from typing import Any, Literal, TypeVar
 
 from holdfast.clock import Clock, ManualClock
 from holdfast.errors import InvalidInputError, StorageError
-from holdfast.storage.api import Storage
-from holdfast.storage.disk import Disk
+from holdfast.storage.base import Storage
+from holdfast.storage.local.disk import Disk
 from holdfast.testing.wrap import OPERATIONS, WrappedStorage
 
 FaultKind = Literal["enospc", "eio", "lost", "slow"]

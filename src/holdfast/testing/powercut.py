@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from holdfast.errors import invariant
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 Sync = Literal["sync", "sync_dir", "sync_filesystem"]
 Content = Literal["empty", "torn", "garbage"]

@@ -12,6 +12,19 @@ from hypothesis.strategies import SearchStrategy
 
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
+from holdfast.format.documents import (
+    BaseBody,
+    Body,
+    CommitBody,
+    DropBody,
+    OpenBody,
+    Outcome,
+    Pin,
+    Record,
+    Replay,
+    SinkPromise,
+    Summary,
+)
 from holdfast.format.manifest import (
     FileEntry,
     InlineState,
@@ -34,19 +47,6 @@ from holdfast.format.position import (
     PostgresPosition,
     PostgresSnapshot,
     TableProgress,
-)
-from holdfast.format.records import (
-    BaseBody,
-    Body,
-    CommitBody,
-    DropBody,
-    OpenBody,
-    Outcome,
-    Pin,
-    Record,
-    Replay,
-    SinkPromise,
-    Summary,
 )
 from holdfast.format.topology import Part, PartKind, Topology, fingerprint, topology
 from holdfast.format.validate import counts_of

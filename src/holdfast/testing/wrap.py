@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
-from holdfast.storage.api import Entry, Lease, ObjectWriter, Storage
+from holdfast.storage.base import Entry, Lease, ObjectWriter, Storage
 
 OPERATIONS = (
     "barrier", "close", "create", "delete", "exclusive", "exists", "get", "get_range", "list",

@@ -14,9 +14,9 @@ import pytest
 
 from holdfast.checkpoint import read_store
 from holdfast.errors import StorageError
-from holdfast.points import handling
+from holdfast.failpoints import handling
 from holdfast.storage import LocalStorage
-from holdfast.storage.reserve import RESERVE
+from holdfast.storage.local.reserve import RESERVE
 from holdfast.testing import FaultyDisk
 from scenes import PIPELINE, SETTINGS, World, assert_verified
 

@@ -9,7 +9,8 @@ import pytest
 from support import RELAXED, Rig, Wrapper, at, disk_bytes, forge, manifest_path, record_path, shop
 
 import holdfast
-from holdfast import FileEntry, JournalPosition, Settings, points
+from holdfast import FileEntry, JournalPosition, Settings
+from holdfast import failpoints as points
 from holdfast.errors import (
     CommitUnknownError,
     CorruptionError,
@@ -20,8 +21,8 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
+from holdfast.format.documents import parse_record
 from holdfast.format.position import MysqlPosition, compare
-from holdfast.format.records import parse_record
 from holdfast.storage import LocalStorage, MemoryStorage, open_storage
 
 

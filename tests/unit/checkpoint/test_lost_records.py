@@ -17,7 +17,7 @@ from holdfast.checkpoint import (
     verify_store,
 )
 from holdfast.errors import CorruptionError, HoldfastError, RefusedError
-from holdfast.points import handling
+from holdfast.failpoints import handling
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage, SimulatedCrash
 from interleave import at_every_moment

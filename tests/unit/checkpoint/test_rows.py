@@ -12,7 +12,8 @@ import pytest
 from support import Rig, Wrapper, at, disk_bytes, flip, manifest_path, record_path, shop, tree
 
 import holdfast
-from holdfast import FilesPosition, Part, PostgresPosition, Settings, points
+from holdfast import FilesPosition, Part, PostgresPosition, Settings
+from holdfast import failpoints as points
 from holdfast.errors import (
     ConflictError,
     CorruptionError,

@@ -7,7 +7,8 @@ import pytest
 from holdfast.checkpoint import plan_upgrade, read_store, upgrade_store, verify_store
 from holdfast.checkpoint.sync import sync_pipeline
 from holdfast.errors import FencedError, HoldfastError, IncompatibleError, RefusedError
-from holdfast.format import canonical, records
+from holdfast.format import canonical
+from holdfast.format import documents as records
 from holdfast.storage import LocalStorage, MemoryStorage
 from scenes import PIPELINE, World, as_version_1, assert_verified, snapshot
 

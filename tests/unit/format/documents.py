@@ -8,8 +8,8 @@ from typing import Any
 
 from support import at, shop
 
+from holdfast.format import documents as r
 from holdfast.format import manifest as m
-from holdfast.format import records as r
 from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.topology import fingerprint
 

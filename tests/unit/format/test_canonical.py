@@ -11,9 +11,9 @@ from support import forge
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
 from holdfast.format import canonical
+from holdfast.format.documents import header_bytes, outcome_bytes, parse_header, parse_outcome
 from holdfast.format.manifest import SegmentEntry, manifest_bytes, parse_manifest
 from holdfast.format.position import OpenPosition
-from holdfast.format.records import header_bytes, outcome_bytes, parse_header, parse_outcome
 from holdfast.format.topology import Topology
 
 

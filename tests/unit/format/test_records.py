@@ -6,7 +6,7 @@ import pytest
 from documents import CODECS, DIGEST, ID, PARENT, manifest, outcome, pin, record, summary
 
 from holdfast.errors import CorruptionError
-from holdfast.format import records as r
+from holdfast.format import documents as r
 from holdfast.format.manifest import manifest_bytes, parse_manifest
 
 BODIES = [

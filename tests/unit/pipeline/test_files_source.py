@@ -359,7 +359,7 @@ def test_an_object_store_is_listed_from_the_last_forgotten_name() -> None:
     """With names that ascend, what lies before is not even listed; strange names are listed."""
     obstore = pytest.importorskip("obstore", reason="the object extra is not installed")
     from holdfast.pipeline.sources.listing import Lister
-    from holdfast.storage.object import ObjectStorage
+    from holdfast.storage.object_store import ObjectStorage
 
     store = obstore.store.MemoryStore()
     odd = ["d/a*b.csv", "d/a[1].csv", "d/a{x,y}.csv", "d/a:b.csv", "d/a b.csv", "d/ä.csv"]

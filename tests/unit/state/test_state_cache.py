@@ -11,7 +11,7 @@ from state_world import World
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
 from holdfast.ids import RandomIds, SeededIds
 from holdfast.state import RunCache, RunSource, TraceReader
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 
 class Remote:

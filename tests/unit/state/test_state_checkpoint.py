@@ -21,7 +21,7 @@ from holdfast.state import (
     run_merge,
     runs_of,
 )
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 PARTS = topology(
     Part(name="op", kind="operator", what="aggregate", stateful=True),

@@ -26,7 +26,7 @@ from holdfast.state import (
 )
 from holdfast.state.partition import segments
 from holdfast.state.plan import choose_layers
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 
 @examples(60)

@@ -9,7 +9,7 @@ from state_world import KEYS, VALUES, World, examples
 
 from holdfast.ids import RandomIds
 from holdfast.state import RunCache, RunOptions
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 STEPS = st.one_of(
     st.tuples(st.just("epoch"), st.integers(0, 25), st.booleans()),

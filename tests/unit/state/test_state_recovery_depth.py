@@ -10,7 +10,7 @@ from holdfast.checkpoint import open_store, recovery_plan
 from holdfast.errors import CorruptionError
 from holdfast.ids import SeededIds
 from holdfast.state import plan_compaction, run_merge, runs_of
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 FLIPS = 16
 

@@ -23,7 +23,7 @@ from holdfast.state import (
     Verify,
 )
 from holdfast.state.run import write_run
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 from holdfast.storage.memory import MemoryStorage
 
 

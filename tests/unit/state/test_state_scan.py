@@ -19,7 +19,7 @@ from holdfast.state.ahead import Ahead
 from holdfast.state.columns import bits, indices, numbers
 from holdfast.state.scan import meet, plan_windows
 from holdfast.state.trace import views_of
-from holdfast.storage.local import LocalStorage
+from holdfast.storage.local.storage import LocalStorage
 
 
 def scanned(world):

@@ -1,4 +1,4 @@
-"""The same suite over every backend: what `holdfast.storage.api` promises."""
+"""The same suite over every backend: what `holdfast.storage.base` promises."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.storage import LocalStorage, MemoryStorage
-from holdfast.storage import object as object_module
+from holdfast.storage import object_store as object_module
 
 BACKENDS = ["local-auto", "local-fsync", "local-syncfs", "memory", "s3"]
 ESCAPES = ["", "/", "/etc/x", "a//b", "a/", "../x", "a/../../x", "a/..", ".", "./a", "a/./b",

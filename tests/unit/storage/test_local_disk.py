@@ -22,7 +22,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.storage import LocalStorage
-from holdfast.storage.disk import Disk
+from holdfast.storage.local.disk import Disk
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_every_put_of_a_store_knows_its_own_first_try(proxy, s3_url, s3_options)
 
 def test_a_large_object_in_parts_knows_its_own_first_try(proxy, s3_url, s3_options, monkeypatch):
     """What is too large for one conditional put is compared as well."""
-    from holdfast.storage import object as backend
+    from holdfast.storage import object_store as backend
 
     monkeypatch.setattr(backend, "_CONDITIONAL_BYTES_MAX", 1_000)
     monkeypatch.setattr(backend, "_PART_BYTES", 5 * 1024 * 1024)

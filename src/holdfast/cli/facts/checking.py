@@ -11,7 +11,7 @@ from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints, verify_
 from holdfast.cli.address import Place
 from holdfast.cli.values import CandidateView, Recovery, TokenView, Verification
 from holdfast.console import failure_of
-from holdfast.format.records import Summary
+from holdfast.format.documents import Summary
 from holdfast.settings import Settings
 
 Progress = Callable[[int, int], None]

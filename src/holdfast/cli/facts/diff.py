@@ -17,9 +17,9 @@ from holdfast.cli.values import (
     RowChanges,
 )
 from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
 from holdfast.format.position import compare
-from holdfast.format.records import Summary
 from holdfast.format.topology import differences
 from holdfast.ids import RandomIds
 

@@ -25,8 +25,8 @@ from holdfast.clock import SystemClock
 from holdfast.errors import AlreadyExistsError, HoldfastError
 from holdfast.format import paths
 from holdfast.ids import RandomIds
-from holdfast.storage.api import Storage
-from holdfast.storage.disk import filesystem_sync_reports_errors
+from holdfast.storage.base import Storage
+from holdfast.storage.local.disk import filesystem_sync_reports_errors
 
 _SPARK_MIN = (4, 3)
 _SYNCS = 21

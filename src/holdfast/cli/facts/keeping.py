@@ -44,11 +44,11 @@ from holdfast.clock import Clock
 from holdfast.console import failure_of
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, RefusedError
 from holdfast.format import paths
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Summary
 from holdfast.ids import CheckpointId
 from holdfast.settings import Settings
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 Progress = Callable[[int, int], None]
 

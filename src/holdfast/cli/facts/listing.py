@@ -29,12 +29,12 @@ from holdfast.cli.values import (
 )
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
+from holdfast.format.documents import Counts, Pin, Summary
 from holdfast.format.findings import Finding
 from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
-from holdfast.format.records import Counts, Pin, Summary
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 _LOOKS = 5  # at a store that changes meanwhile
 

@@ -20,8 +20,8 @@ from holdfast.cli.address import Place
 from holdfast.cli.facts.sql import Database, database
 from holdfast.cli.values import Column, OperatorList, StateRows
 from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
+from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.format.records import Summary
 from holdfast.ids import RandomIds
 
 if TYPE_CHECKING:

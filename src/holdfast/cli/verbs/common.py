@@ -8,7 +8,7 @@ import typer
 
 from holdfast.cli.address import Place
 from holdfast.clock import SystemClock
-from holdfast.format.records import Summary
+from holdfast.format.documents import Summary
 
 StoreArgument = Annotated[
     str,

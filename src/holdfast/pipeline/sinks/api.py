@@ -15,8 +15,8 @@ import msgspec
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import CorruptionError
+from holdfast.format.documents import Replay
 from holdfast.format.owner import Owner
-from holdfast.format.records import Replay
 from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.stage import Place, Staged
 

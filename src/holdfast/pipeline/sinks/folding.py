@@ -30,9 +30,9 @@ import pyarrow.parquet as pq
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import RefusedError, StorageError
+from holdfast.failpoints import reach
 from holdfast.format.owner import OWNER, Owner, owner_bytes
 from holdfast.pipeline.locations import versions_of
-from holdfast.points import reach
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20

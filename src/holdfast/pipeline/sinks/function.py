@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import InvalidInputError
-from holdfast.format.records import Replay
+from holdfast.format.documents import Replay
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.storage.open import OBJECT_SCHEMES

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import ConflictError, InvalidInputError
+from holdfast.format.documents import Replay
 from holdfast.format.owner import NOTHING, Owner
-from holdfast.format.records import Replay
 from holdfast.pipeline.graph import WEIGHT
 from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging

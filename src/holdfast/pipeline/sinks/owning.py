@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from holdfast.errors import AlreadyExistsError, ConflictError, CorruptionError, NotFoundError
 from holdfast.format.canonical import seal
+from holdfast.format.documents import SMALL_BYTES_MAX
 from holdfast.format.owner import Owner, parse_owner
-from holdfast.format.records import SMALL_BYTES_MAX
 from holdfast.storage import Storage
 
 

@@ -29,9 +29,10 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
+from holdfast.failpoints import reach
 from holdfast.format.canonical import seal
+from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.format.records import SMALL_BYTES_MAX, Replay
 from holdfast.pipeline.locations import local_path
 from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import SinkWriter, parse_token
@@ -39,7 +40,6 @@ from holdfast.pipeline.sinks.folding import GRACE_MS, TARGET_BYTES, Folder, plan
 from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.sinks.upsert import LocalUpsertWriter, RemoteUpsertWriter
 from holdfast.pipeline.stage import Place
-from holdfast.points import reach
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 

@@ -30,13 +30,13 @@ import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
+from holdfast.failpoints import reach
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.pipeline.locations import versions_of
 from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
 from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.stage import Place, storage_of
-from holdfast.points import reach
 from holdfast.state.keys import encode, normalise, row_codes
 from holdfast.state.rows import group_rows
 from holdfast.storage import Storage, open_storage

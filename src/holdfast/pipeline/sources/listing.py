@@ -23,7 +23,7 @@ from typing import Protocol
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.storage import Entry, StorageReader
-from holdfast.storage.local_errors import translate
+from holdfast.storage.local.errors import translate
 
 _TRUSTED_NS = 2_000_000_000  # coarser clocks of file systems are not older than this
 _DEPTH_MAX = 64

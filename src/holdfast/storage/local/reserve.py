@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from holdfast.storage.api import Storage
+from holdfast.storage.base import Storage
 
 RESERVE = ".hf-reserve"
 _BYTES = 256 * 1024  # an open record and a drop record of some thousand checkpoints

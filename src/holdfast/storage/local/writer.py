@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.storage.local_errors import translate
+from holdfast.storage.local.errors import translate
 
 if TYPE_CHECKING:
-    from holdfast.storage.local import LocalStorage
+    from holdfast.storage.local.storage import LocalStorage
 
 
 class LocalWriter(io.RawIOBase):

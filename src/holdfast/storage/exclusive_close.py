@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 
 from holdfast.errors import AlreadyExistsError, HoldfastError, StorageError
-from holdfast.storage.api import ObjectWriter, StorageReader
+from holdfast.storage.base import ObjectWriter, StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 

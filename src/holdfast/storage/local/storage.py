@@ -32,9 +32,9 @@ from holdfast.errors import (
 )
 from holdfast.format import paths
 from holdfast.ids import IdSource, RandomIds
-from holdfast.storage.api import Entry
-from holdfast.storage.disk import Disk, filesystem_sync_reports_errors
-from holdfast.storage.local_errors import (
+from holdfast.storage.base import Entry
+from holdfast.storage.local.disk import Disk, filesystem_sync_reports_errors
+from holdfast.storage.local.errors import (
     check_regular,
     missing_root,
     root_text,
@@ -44,8 +44,8 @@ from holdfast.storage.local_errors import (
     translate,
     unsynced,
 )
-from holdfast.storage.local_writer import LocalLease, LocalWriter, lock_holder
-from holdfast.storage.reserve import Reserve
+from holdfast.storage.local.reserve import Reserve
+from holdfast.storage.local.writer import LocalLease, LocalWriter, lock_holder
 
 _Entries = list[Entry]
 _Names = list[str]

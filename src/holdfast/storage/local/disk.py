@@ -2,7 +2,7 @@
 
 Invariants:
 - `sync_filesystem` is used only where the kernel reports write-back errors from it (Linux 5.8+).
-- Nothing here decides anything; `holdfast.storage.local` does.
+- Nothing here decides anything; `holdfast.storage.local.storage` does.
 - Paths are text: pathlib costs more than the calls themselves.
 """
 

@@ -30,7 +30,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format.paths import check_relative
-from holdfast.storage.api import Entry
+from holdfast.storage.base import Entry
 
 _Entries = list[Entry]
 _SPOOL_BYTES = 16 * 1024 * 1024

@@ -1,0 +1,1 @@
+"""Local disk: system calls, files, locks, and errors of the system."""
