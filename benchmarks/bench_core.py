@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 
 import holdfast as hf
-from holdfast.checkpoint.catalog import load_catalog
+from holdfast.checkpoint.commit.catalog import load_catalog
 from holdfast.format.manifest import FileEntry, manifest_bytes, parse_manifest
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.storage.local.disk import Disk

@@ -38,7 +38,7 @@ from holdfast import (
     TableProgress,
     topology,
 )
-from holdfast.checkpoint.fork import fork_pipeline
+from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.clock import ManualClock
 from holdfast.format.manifest import Versions
 from holdfast.format.position import Position
@@ -189,9 +189,9 @@ def main(target: Path) -> None:
         shutil.rmtree(target / name, ignore_errors=True)
     target.mkdir(parents=True, exist_ok=True)
     with (
-        mock.patch("holdfast.checkpoint.commit.software", return_value=VERSIONS),
-        mock.patch("holdfast.checkpoint.opening.platform.node", return_value="golden-host"),
-        mock.patch("holdfast.checkpoint.opening.__version__", VERSIONS.holdfast),
+        mock.patch("holdfast.checkpoint.commit.protocol.software", return_value=VERSIONS),
+        mock.patch("holdfast.checkpoint.recovery.open.platform.node", return_value="golden-host"),
+        mock.patch("holdfast.checkpoint.recovery.open.__version__", VERSIONS.holdfast),
         mock.patch("holdfast.checkpoint.segments.LISTED_MAX", 4),
         mock.patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):

@@ -62,7 +62,7 @@ def mutations() -> list[Mutation]:
 STRAYS = """
 
 def _with_strays(home: Home, state: CatalogState) -> CatalogState:
-    from holdfast.checkpoint.rebuild import summarise
+    from holdfast.checkpoint.recovery.rebuild import summarise
     from holdfast.format.manifest import parse_manifest
 
     for entry in home.list(paths.CHECKPOINTS):

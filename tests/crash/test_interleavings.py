@@ -8,9 +8,9 @@ import pytest
 
 from holdfast import open_store
 from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
-from holdfast.checkpoint.fork import fork_pipeline
 from holdfast.checkpoint.pins import pin, unpin
-from holdfast.checkpoint.sync import sync_pipeline
+from holdfast.checkpoint.replication.fork import fork_pipeline
+from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.clock import ManualClock
 from holdfast.errors import FencedError, HoldfastError, NotFoundError, RefusedError
 from holdfast.format import paths

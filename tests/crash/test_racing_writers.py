@@ -101,8 +101,8 @@ def clone(store, storage):
     """Another store object with the same state, as a process that was copied with its memory."""
     import copy
 
-    from holdfast.checkpoint.catalog import CatalogWriter
-    from holdfast.checkpoint.home import Home
+    from holdfast.checkpoint.commit.catalog import CatalogWriter
+    from holdfast.checkpoint.directory import Home
     from holdfast.ids import RandomIds
 
     twin = copy.copy(store)

@@ -14,8 +14,8 @@ from fuzz_model import MAY_REFUSE, Node, Phase, Program, Sink, Source
 from fuzz_values import Rows, difference, rows_of
 
 import holdfast as hf
-from holdfast.checkpoint.fork import fork_pipeline
 from holdfast.checkpoint.pins import pin
+from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     HoldfastError,

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from holdfast.checkpoint import verify_store
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.storage import MemoryStorage
 from scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified

@@ -26,8 +26,8 @@ def write_spec_store(root: Path) -> Path:
     versions = Versions(holdfast="0.1.0", python="3.11.0")
     with (
         patch("platform.node", return_value="example"),
-        patch("holdfast.checkpoint.commit.software", return_value=versions),
-        patch("holdfast.checkpoint.opening.__version__", "0.1.0"),
+        patch("holdfast.checkpoint.commit.protocol.software", return_value=versions),
+        patch("holdfast.checkpoint.recovery.open.__version__", "0.1.0"),
         patch("holdfast.checkpoint.segments.LISTED_MAX", 1),
         patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):

@@ -23,19 +23,19 @@ MUTATIONS = [
     # Retention and lineage
     _d(
         "test_retention_by_count_deletes_the_only_full_base",
-        "checkpoint/sweep.py",
+        "checkpoint/gc/reachability.py",
         "        needed.update(e.path for e in manifest.files if e.pipeline in (None, pipeline))",
         "        needed.update(e.path for e in manifest.files if manifest.checkpoint in e.path)",
     ),
     _d(
         "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",
-        "checkpoint/sweep.py",
+        "checkpoint/gc/reachability.py",
         "            if entry.path in needed:",
         "            if entry.path in needed and meaning.checkpoint in live:",
     ),
     _d(
         "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",
-        "checkpoint/collect.py",
+        "checkpoint/gc/collector.py",
         "        elif summary.checkpoint == current:",
         "        elif summary.checkpoint is None:",
     ),
@@ -53,19 +53,19 @@ MUTATIONS = [
     ),
     _d(
         "test_retention_runs_before_the_sinks_have_committed",
-        "checkpoint/retention.py",
+        "checkpoint/gc/retention.py",
         "    committed = [entry for entry in state.candidates if outcomes.fully_committed(entry)]",
         "    committed = list(state.candidates)",
     ),
     _d(
         "test_a_retention_error_turns_a_published_checkpoint_into_a_failure",
-        "checkpoint/collect.py",
+        "checkpoint/gc/collector.py",
         "        except HoldfastError as error:\n            report.error = error\n        fill",
         "        except OSError as error:\n            report.error = error\n        fill",
     ),
     _d(
         "test_partial_directories_are_never_reclaimed_or_count_as_kept",
-        "checkpoint/sweep.py",
+        "checkpoint/gc/reachability.py",
         '                go = f"unreferenced {meaning.kind}"',
         "                go = None",
     ),
@@ -84,13 +84,13 @@ MUTATIONS = [
     ),
     _d(
         "test_metadata_is_written_without_fsync",
-        "checkpoint/commit.py",
+        "checkpoint/commit/protocol.py",
         "        storage.barrier([*(home.at(name) for name in own), home.at(path)])",
         "        storage.barrier([home.at(path)])",
     ),
     _d(
         "test_the_mere_existence_of_metadata_counts_as_complete",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            return _read_chain(home, sequences)",
         "            return _with_strays(home, _read_chain(home, sequences))",
     ),
@@ -108,7 +108,7 @@ MUTATIONS = [
     ),
     _d(
         "test_two_files_both_act_as_the_current_one",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "        wanted = reader.resolve(resume, catalog=state) if resume is not None else None",
         "        import json\n"
         '        hint = json.loads(reader.home.get("_latest", bytes_max=9999))["checkpoint"]\n'
@@ -123,27 +123,27 @@ MUTATIONS = [
     ),
     _d(
         "test_a_failed_catalog_write_leaves_a_phantom_in_memory",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        data = record_bytes(record)\n",
         "        data = record_bytes(record)\n"
         "        self.state = fold(self.state, record, hashlib.sha256(data).hexdigest())\n",
     ),
     _d(
         "test_a_failed_catalog_write_leaves_a_phantom_in_memory",
-        "checkpoint/commit.py",
+        "checkpoint/commit/protocol.py",
         "        _forget(home, storage, path)\n",
         "        pass\n",
         times=2,
     ),
     _d(
         "test_a_retried_put_that_had_succeeded_is_reported_as_a_conflict",
-        "checkpoint/publish.py",
+        "checkpoint/commit/conditional_put.py",
         '    return "ours" if there == data else "other"',
         '    return "other"',
     ),
     _d(
         "test_exists_already_is_taken_for_success_when_another_writer_wrote_it",
-        "checkpoint/publish.py",
+        "checkpoint/commit/conditional_put.py",
         '    return "ours" if there == data else "other"',
         '    return "ours"',
     ),
@@ -156,19 +156,19 @@ MUTATIONS = [
     # Recovery
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "        if intact(checked[entry.checkpoint]):",
         "        if True:",
     ),
     _d(
         "test_torn_newest_metadata_is_a_hard_error_or_becomes_a_parent",
-        "checkpoint/recovery.py",
+        "checkpoint/recovery/plan.py",
         "        elif broken:\n",
         "        elif False:\n",
     ),
     _d(
         "test_a_lost_pointer_or_a_network_error_means_a_fresh_start",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "    except HoldfastError as error:\n        return replace(empty, failure=error)",
         "    except HoldfastError as error:\n        return empty",
     ),
@@ -180,7 +180,7 @@ MUTATIONS = [
     ),
     _d(
         "test_every_candidate_bad_gives_the_same_answer_as_an_empty_store",
-        "checkpoint/recovery.py",
+        "checkpoint/recovery/plan.py",
         "        return _refuse(plan, _nothing_intact(evidence, wishes))",
         "        return plan",
     ),
@@ -216,7 +216,7 @@ MUTATIONS = [
     ),
     _d(
         "test_watermarks_restart_at_minus_infinity",
-        "checkpoint/commit.py",
+        "checkpoint/commit/protocol.py",
         "    if now is None or now < before:",
         "    if now is None:",
     ),
@@ -229,7 +229,7 @@ MUTATIONS = [
     ),
     _d(
         "test_a_changed_pipeline_is_only_a_log_line",
-        "checkpoint/recovery.py",
+        "checkpoint/recovery/plan.py",
         "    if changes and not wishes.allow_changes:",
         "    if not changes and not wishes.allow_changes and not plan.pipeline:",
     ),
@@ -284,14 +284,14 @@ MUTATIONS = [
     ),
     _d(
         "test_a_hash_that_covers_only_the_payload_lets_records_be_edited_and_reordered",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        if not first and not self._last_damaged and record.previous != "
         "self._state.head_sha256:",
         "        if not first and not self._last_damaged and not record.previous:",
     ),
     _d(
         "test_a_pointer_past_the_end_of_a_truncated_log_restores_what_does_not_exist",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         "    if hint.sequence > state.head:",
         "    if hint.sequence < 0:",
     ),
@@ -304,7 +304,7 @@ MUTATIONS = [
     # A store that changes while it is read
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        held = bool(tags) and max(tags) == newest and (known is None or known in tags)",
         "        held = bool(tags) and (known is None or known in tags)",
     ),
@@ -328,7 +328,7 @@ MUTATIONS = [
     ),
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "        if not evidence.retired and head in (None, looked, evidence.state.head):",
         "        if True:",
     ),
@@ -341,49 +341,49 @@ MUTATIONS = [
     # Sync, fork, pins, rebuild and the journal beside others
     Mutation(
         MOMENTS + "test_a_sync_survives_a_busy_source_and_another_sync",
-        "checkpoint/sync.py",
+        "checkpoint/replication/sync.py",
         '_LOOK_AGAIN = ("not_found", "missing", "retired",',
         '_LOOK_AGAIN = ("not_found", "missing",',
     ),
     Mutation(
         MOMENTS + "test_a_savepoint_at_the_destination_holds_although_a_sync_is_under_way",
-        "checkpoint/sync.py",
+        "checkpoint/replication/sync.py",
         "if s.checkpoint not in held}",
         "if True}",
     ),
     Mutation(
         MOMENTS + "test_two_first_syncs_to_one_directory_do_not_mix",
-        "checkpoint/sync.py",
+        "checkpoint/replication/sync.py",
         "        self._held.take()\n        record = first",
         "        record = first",
     ),
     Mutation(
         MOMENTS + "test_a_rebuild_beside_a_live_writer_loses_no_commit",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "        if (plan.take and not plan.leap) or record_numbers(reader.home) == there:",
         "        if True:",
     ),
     Mutation(
         MOMENTS + "test_a_forced_rebuild_of_a_whole_catalog_fences_the_writer",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "    leap = _end_is_lost(there, hint, take)",
         "    leap = True",
     ),
     Mutation(
         MOMENTS + "test_a_rebuild_lists_nothing_that_a_retention_is_removing",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "            dropped.update(body.checkpoints)",
         "            pass",
     ),
     Mutation(
         MOMENTS + "test_a_fork_has_all_of_its_files_or_is_no_fork",
-        "checkpoint/fork.py",
+        "checkpoint/replication/fork.py",
         "        try:\n            _pin(reader, around, new, source)\n",
         "        try:\n            pass\n",
     ),
     Mutation(
         MOMENTS + "test_a_collection_of_an_empty_pipeline_lets_no_pin_of_a_new_fork_go",
-        "checkpoint/collect.py",
+        "checkpoint/gc/collector.py",
         "            self._catalog.confirm_alive()\n        for path in held",
         "            pass\n        for path in held",
     ),
@@ -426,19 +426,19 @@ MUTATIONS = [
     # Concurrency
     _d(
         "test_two_writers_on_one_directory_get_the_same_id_and_one_overwrites_the_other",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        try:\n            publish(self._storage, path, data, self._clock)",
         "        try:\n            self._storage.put(path, data)",
     ),
     _d(
         "test_a_zombie_commits_after_its_successor_has_started",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            self._dead = self._fenced(number)\n            raise self._dead from error",
         "            return record",
     ),
     _d(
         "test_a_zombie_writes_into_a_slot_that_a_compaction_has_freed",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        if not held:\n            raise self._fenced(newest)",
         "        del held",
     ),
@@ -478,7 +478,7 @@ MUTATIONS = [
     ),
     _d(
         "test_a_setting_is_accepted_documented_and_never_read",
-        "checkpoint/retention.py",
+        "checkpoint/gc/retention.py",
         "settings.retain_age_ms * 1_000",
         "0",
     ),

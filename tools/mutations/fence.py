@@ -16,7 +16,7 @@ MUTATIONS = [
     # The fence
     Mutation(
         SLEEPERS + "test_two_sleepers_and_a_compaction",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        held = bool(tags) and max(tags) == newest and (known is None or known in tags)\n"
         "        if held and known is not None:\n"
         "            held = self._is_ours(known, tags[known])\n",
@@ -24,7 +24,7 @@ MUTATIONS = [
     ),
     Mutation(
         SLEEPERS + "test_random_interleavings_of_five_writers",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        held = bool(tags) and max(tags) == newest and (known is None or known in tags)\n"
         "        if held and known is not None:\n"
         "            held = self._is_ours(known, tags[known])\n",
@@ -32,25 +32,25 @@ MUTATIONS = [
     ),
     Mutation(
         SLEEPERS + "test_the_same_bytes_that_come_twice_fool_nobody",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "max(tags) == newest and (known is None or known in tags)",
         "(known is None or known in tags)",
     ),
     Mutation(
         SLEEPERS + "test_a_record_that_was_replaced_is_noticed_by_the_commit_itself",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            held = self._is_ours(known, tags[known])",
         "            held = True",
     ),
     Mutation(
         SLEEPERS + "test_a_record_that_was_replaced_under_a_writer_fences_it",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            self._check_held(self.state.head, self.state.head)",
         "            self._check_held(self.state.head, None)",
     ),
     Mutation(
         SLEEPERS + "test_a_rebuild_that_leaps_over_a_live_writer_takes_its_commits_along",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        return not any(planned_from < number < self.state.head for number in self._seen)",
         "        return True",
     ),
@@ -68,56 +68,56 @@ MUTATIONS = [
     ),
     Mutation(
         SLEEPERS + "test_a_dead_record_is_named_and_removed",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "        old = [number for number in self._seen if number < self.state.base]",
         "        old = [number for number in self._seen if number == self.state.base - 1]",
     ),
     # Witnesses
     Mutation(
         LOST + "test_the_plan_says_that_records_were_lost",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         "            _hint(witnesses.hint, state, reader),\n",
         "",
     ),
     Mutation(
         LOST + "test_the_plan_says_that_records_were_lost",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         "            _outcomes(outcomes, state, reader),\n",
         "",
     ),
     Mutation(
         LOST + "test_the_plan_says_that_records_were_lost",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         "            _manifests(witnesses, state, reader),\n",
         "",
     ),
     Mutation(
         LOST + "test_a_record_of_the_hint_that_was_written_again_is_noticed",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         '    if digest in ("", hint.record_sha256):',
         "    if digest is not None:",
     ),
     Mutation(
         LOST + "test_half_a_sync_is_no_loss",
-        "checkpoint/witness.py",
+        "checkpoint/recovery/witness.py",
         "    if state.synced:\n        return None\n",
         "",
     ),
     Mutation(
         LOST + "test_a_lost_checkpoint_survives_opening_after_opening",
-        "checkpoint/opening.py",
+        "checkpoint/recovery/open.py",
         "                _keep_lost(catalog, plan)\n",
         "",
     ),
     Mutation(
         LOST + "test_a_lost_checkpoint_survives_opening_after_opening",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "max(seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader))",
         "max(seen, -1)",
     ),
     Mutation(
         LOST + "test_a_rebuild_brings_a_lost_checkpoint_back",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "not against(witnesses, state, reader.outcomes(), reader).damage:",
         "not state.damage:",
     ),
@@ -129,7 +129,7 @@ MUTATIONS = [
     ),
     Mutation(
         LOST + "test_a_plan_is_made_while_older_checkpoints_are_settled_and_retired",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "            retired |= not _try_manifest(reader, entry, manifests)",
         "            _try_manifest(reader, entry, manifests)",
     ),
@@ -149,20 +149,20 @@ MUTATIONS = [
     ),
     Mutation(
         BOUNDED + "test_a_compaction_that_fails_does_not_fail_the_commit",
-        "checkpoint/collect.py",
+        "checkpoint/gc/collector.py",
         "        except HoldfastError:\n            return\n",
         "        except OSError:\n            return\n",
     ),
     # A full disk
     Mutation(
         FULL + "test_gc_frees_space_on_a_full_disk",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            if not (spare and full and release_reserve(self._storage)):",
         "            if True:",
     ),
     Mutation(
         FULL + "test_a_commit_fails_on_a_full_disk_and_leaves_the_reserve",
-        "checkpoint/catalog.py",
+        "checkpoint/commit/catalog.py",
         "            self._put(path, data, spare=not isinstance(body, CommitBody))",
         "            self._put(path, data, spare=True)",
     ),
@@ -194,19 +194,19 @@ MUTATIONS = [
     # What a recovery hashes
     Mutation(
         DEPTH + "test_what_no_read_checks_is_hashed_at_any_size",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "        if entry.kind in _RUNS and entry.size > left:",
         "        if entry.size > left:",
     ),
     Mutation(
         DEPTH + "test_the_newest_runs_are_hashed_up_to_the_limit",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "    newest_first = [*reversed(manifest.files)]",
         "    newest_first = [*manifest.files]",
     ),
     Mutation(
         DEPTH + "test_above_the_limit_the_plan_says_what_was_hashed",
-        "checkpoint/evidence.py",
+        "checkpoint/recovery/evidence.py",
         "    return Coverage(files, size, total.files - files, total.bytes - size)",
         "    return Coverage(files, size)",
     ),

@@ -115,7 +115,7 @@ MUTATIONS = [
     ),
     _s(
         "test_sync_fork_and_rebuild_understand_segments",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "            manifest = load_segments(reader.home, manifest)\n",
         "",
     ),

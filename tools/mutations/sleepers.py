@@ -14,19 +14,19 @@ def _m(test: str, file: str, old: str, new: str) -> Mutation:
 MUTATIONS = [
     Mutation(
         "tests/unit/checkpoint/test_lost_records.py::test_a_rebuild_after_numbers_were_used_again",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         " or proven.issuperset(winners)",
         "",
     ),
     Mutation(
         "tests/unit/checkpoint/test_lost_records.py::test_a_rebuild_after_numbers_were_used_again",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "    take.sort(key=lambda entry: entry.summary.epoch)\n",
         "",
     ),
     Mutation(
         "tests/unit/checkpoint/test_segments.py::test_a_lost_record_of_a_checkpoint_with_segments",
-        "checkpoint/rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "            whole = load_segments(reader.home, manifest)\n        except",
         "            whole = manifest\n        except",
     ),

@@ -6,14 +6,14 @@ from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.draft import Draft
-    from holdfast.checkpoint.footprint import Footprint, footprints
-    from holdfast.checkpoint.opening import recovery_plan
+    from holdfast.checkpoint.gc.reachability import SweepReport
+    from holdfast.checkpoint.gc.usage import Footprint, footprints
     from holdfast.checkpoint.reader import StoreReader, list_pipelines, read_store
-    from holdfast.checkpoint.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
-    from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan
+    from holdfast.checkpoint.recovery.open import recovery_plan
+    from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryPlan
+    from holdfast.checkpoint.recovery.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
     from holdfast.checkpoint.schedule import Schedule
     from holdfast.checkpoint.store import SinkHandler, Store, open_store
-    from holdfast.checkpoint.sweep import SweepReport
     from holdfast.checkpoint.upgrade import UpgradePlan, plan_upgrade, upgrade_store
     from holdfast.checkpoint.verify import VerifyReport, verify_store
 
@@ -45,25 +45,25 @@ __all__ = [
 # Loaded when first asked for: who reads a store does not pay for what writes one.
 _WHERE = {
     "Draft": "holdfast.checkpoint.draft",
-    "Footprint": "holdfast.checkpoint.footprint",
-    "PendingToken": "holdfast.checkpoint.recovery",
-    "RebuildPlan": "holdfast.checkpoint.rebuild",
-    "RecoveryPlan": "holdfast.checkpoint.recovery",
+    "Footprint": "holdfast.checkpoint.gc.usage",
+    "PendingToken": "holdfast.checkpoint.recovery.plan",
+    "RebuildPlan": "holdfast.checkpoint.recovery.rebuild",
+    "RecoveryPlan": "holdfast.checkpoint.recovery.plan",
     "Schedule": "holdfast.checkpoint.schedule",
     "SinkHandler": "holdfast.checkpoint.store",
     "Store": "holdfast.checkpoint.store",
     "StoreReader": "holdfast.checkpoint.reader",
-    "SweepReport": "holdfast.checkpoint.sweep",
+    "SweepReport": "holdfast.checkpoint.gc.reachability",
     "UpgradePlan": "holdfast.checkpoint.upgrade",
     "VerifyReport": "holdfast.checkpoint.verify",
-    "footprints": "holdfast.checkpoint.footprint",
+    "footprints": "holdfast.checkpoint.gc.usage",
     "list_pipelines": "holdfast.checkpoint.reader",
     "open_store": "holdfast.checkpoint.store",
-    "plan_rebuild": "holdfast.checkpoint.rebuild",
+    "plan_rebuild": "holdfast.checkpoint.recovery.rebuild",
     "plan_upgrade": "holdfast.checkpoint.upgrade",
     "read_store": "holdfast.checkpoint.reader",
-    "rebuild_catalog": "holdfast.checkpoint.rebuild",
-    "recovery_plan": "holdfast.checkpoint.opening",
+    "rebuild_catalog": "holdfast.checkpoint.recovery.rebuild",
+    "recovery_plan": "holdfast.checkpoint.recovery.open",
     "upgrade_store": "holdfast.checkpoint.upgrade",
     "verify_store": "holdfast.checkpoint.verify",
 }

@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from holdfast.checkpoint.artifact import ArtifactWriter
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.segments import Kept, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths

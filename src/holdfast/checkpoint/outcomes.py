@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import msgspec
 
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.commit.conditional_put import publish
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.clock import Clock
 from holdfast.errors import AlreadyExistsError, HoldfastError, InvalidInputError

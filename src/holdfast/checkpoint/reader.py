@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.catalog import REBUILD, CatalogState, load_catalog
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.commit.catalog import REBUILD, CatalogState, load_catalog
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.segments import load_segments
 from holdfast.errors import (
     CorruptionError,

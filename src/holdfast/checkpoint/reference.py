@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.commit.catalog import CatalogState
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.directory import Home
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.manifest import (

@@ -14,17 +14,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from holdfast.checkpoint.collect import Collector
-from holdfast.checkpoint.commit import commit_draft
+from holdfast.checkpoint.commit.hint import write_hint
+from holdfast.checkpoint.commit.protocol import commit_draft
 from holdfast.checkpoint.draft import Draft
-from holdfast.checkpoint.hint import write_hint
-from holdfast.checkpoint.opening import Opened, Surroundings, surroundings, take_over
+from holdfast.checkpoint.gc.collector import Collector
+from holdfast.checkpoint.gc.reachability import SweepReport
 from holdfast.checkpoint.outcomes import record_outcome
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.recovery import PendingToken, RecoveryPlan, Wishes
+from holdfast.checkpoint.recovery.open import Opened, Surroundings, surroundings, take_over
+from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryPlan, Wishes
 from holdfast.checkpoint.schedule import Schedule
-from holdfast.checkpoint.sweep import SweepReport
 from holdfast.clock import Clock
 from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
 from holdfast.failpoints import reach

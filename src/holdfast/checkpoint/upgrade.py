@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.checkpoint.catalog import CatalogState, record_numbers
-from holdfast.checkpoint.evidence import gather
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.opening import Surroundings, take_over
+from holdfast.checkpoint.commit.catalog import CatalogState, record_numbers
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.recovery import Wishes, plan_recovery
+from holdfast.checkpoint.recovery.evidence import gather
+from holdfast.checkpoint.recovery.open import Surroundings, take_over
+from holdfast.checkpoint.recovery.plan import Wishes, plan_recovery
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     CorruptionError,

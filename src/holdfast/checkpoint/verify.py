@@ -16,9 +16,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.commit.catalog import CatalogState
 from holdfast.checkpoint.reader import StoreReader, as_finding
-from holdfast.checkpoint.witness import against, call_witnesses
+from holdfast.checkpoint.recovery.witness import against, call_witnesses
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format import paths

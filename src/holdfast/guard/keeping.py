@@ -14,10 +14,10 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoint import StoreReader, SweepReport, footprints, open_store
+from holdfast.checkpoint.gc.reachability import plan_sweep, reachable
+from holdfast.checkpoint.gc.retention import plan_retention
 from holdfast.checkpoint.pins import pin as core_pin
 from holdfast.checkpoint.pins import unpin as core_unpin
-from holdfast.checkpoint.retention import plan_retention
-from holdfast.checkpoint.sweep import plan_sweep, reachable
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
 from holdfast.format.documents import Pin

@@ -6,7 +6,7 @@ import pytest
 from cli_world import World, call, damage, holdfast
 
 import holdfast as hf
-from holdfast.checkpoint.fork import fork_pipeline
+from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing.wrap import WRITES, WrappedStorage

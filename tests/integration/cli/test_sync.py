@@ -14,7 +14,7 @@ import pytest
 from cli_world import World, call, damage, environment, holdfast, standard
 
 import holdfast as hf
-from holdfast.checkpoint.sync import sync_pipeline
+from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing.wrap import WRITES, WrappedStorage
@@ -222,7 +222,7 @@ def test_what_a_crash_left_is_hashed_before_it_is_believed(tmp_path):
         with target.create(f"p/{entry.path}") as writer:
             writer.write(data)
     target.put_new("p/holdfast.json", source.get("p/holdfast.json"))
-    from holdfast.checkpoint.replica import first_record
+    from holdfast.checkpoint.replication.history import first_record
 
     record = first_record(hf.read_store(source, "p"))
     target.put_new(f"p/catalog/{record.sequence:020d}.json", record.data)

@@ -213,7 +213,7 @@ def test_what_a_crash_leaves_is_no_loss():
 
 def test_half_a_sync_is_no_loss():
     """A replica that has manifests but not yet the record was never ahead."""
-    from holdfast.checkpoint.sync import sync_pipeline
+    from holdfast.checkpoint.replication.sync import sync_pipeline
 
     source, target = store_with(2), MemoryStorage("target")
     sync_pipeline(source, target, PIPELINE)

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import CounterPosition, Part, Settings, open_store, topology
 from holdfast.checkpoint import footprints, read_store, rebuild_catalog, verify_store
-from holdfast.checkpoint.fork import fork_pipeline
+from holdfast.checkpoint.replication.fork import fork_pipeline
+from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.checkpoint.segments import Kept, arrange, segments_of
-from holdfast.checkpoint.sync import sync_pipeline
 from holdfast.errors import CorruptionError, InternalError
 from holdfast.format.manifest import (
     FileEntry,

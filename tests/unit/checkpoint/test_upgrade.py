@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.checkpoint import plan_upgrade, read_store, upgrade_store, verify_store
-from holdfast.checkpoint.sync import sync_pipeline
+from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.errors import FencedError, HoldfastError, IncompatibleError, RefusedError
 from holdfast.format import canonical
 from holdfast.format import documents as records

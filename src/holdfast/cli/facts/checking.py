@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.checkpoint.opening import recovery_plan
-from holdfast.checkpoint.recovery import RecoveryPlan
+from holdfast.checkpoint.recovery.open import recovery_plan
+from holdfast.checkpoint.recovery.plan import RecoveryPlan
 from holdfast.checkpoint.verify import VerifyReport, verify_checkpoints, verify_store
 from holdfast.cli.address import Place
 from holdfast.cli.values import CandidateView, Recovery, TokenView, Verification

@@ -13,16 +13,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.fork import fork_pipeline
-from holdfast.checkpoint.opening import recovery_plan
+from holdfast.checkpoint.commit.catalog import CatalogState
+from holdfast.checkpoint.gc.reachability import SweepPlan, plan_sweep, reachable
+from holdfast.checkpoint.gc.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
-from holdfast.checkpoint.retention import RetentionPlan, plan_retention
+from holdfast.checkpoint.recovery.open import recovery_plan
+from holdfast.checkpoint.recovery.rebuild import RebuildPlan, plan_rebuild, rebuild_catalog
+from holdfast.checkpoint.replication.fork import fork_pipeline
+from holdfast.checkpoint.replication.sync import SyncReport, sync_pipeline
 from holdfast.checkpoint.store import Store, open_store
-from holdfast.checkpoint.sweep import SweepPlan, plan_sweep, reachable
-from holdfast.checkpoint.sync import SyncReport, sync_pipeline
 from holdfast.cli.address import Place
 from holdfast.cli.facts.listing import source_view
 from holdfast.cli.values import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.footprint import File, footprints_of
+from holdfast.checkpoint.commit.catalog import CatalogState
+from holdfast.checkpoint.gc.usage import File, footprints_of
 from holdfast.checkpoint.reader import Outcomes, StoreReader, as_finding
 from holdfast.cli.address import Place, pipelines_of
 from holdfast.cli.values import (

@@ -17,9 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from holdfast.checkpoint.catalog import REBUILD, lineage, off_lineage
-from holdfast.checkpoint.evidence import NOTHING, Coverage, Evidence
-from holdfast.checkpoint.witness import SHRANK
+from holdfast.checkpoint.commit.catalog import REBUILD, lineage, off_lineage
+from holdfast.checkpoint.recovery.evidence import NOTHING, Coverage, Evidence
+from holdfast.checkpoint.recovery.witness import SHRANK
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,

@@ -18,11 +18,11 @@ import platform
 import sys
 from dataclasses import dataclass
 
-from holdfast.checkpoint.catalog import CatalogWriter, load_catalog
+from holdfast.checkpoint.commit.catalog import CatalogWriter, load_catalog
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.draft import Draft
-from holdfast.checkpoint.home import Home
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.rebuild import summarise
+from holdfast.checkpoint.recovery.rebuild import summarise
 from holdfast.checkpoint.verify import check_file
 from holdfast.clock import Clock
 from holdfast.errors import (

@@ -20,14 +20,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.catalog import CatalogState, record_numbers
-from holdfast.checkpoint.copying import Copier, Want, read_back
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.commit.catalog import CatalogState, record_numbers
+from holdfast.checkpoint.commit.conditional_put import publish
+from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.gc.reachability import SweepPlan, plan_sweep, reachable, run_sweep
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.rebuild import dropped_but_whole
-from holdfast.checkpoint.replica import Ends, Written, check_replaceable, first_record, next_record
-from holdfast.checkpoint.sweep import SweepPlan, plan_sweep, reachable, run_sweep
+from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
+from holdfast.checkpoint.replication.copy import Copier, Want, read_back
+from holdfast.checkpoint.replication.history import (
+    Ends,
+    Written,
+    check_replaceable,
+    first_record,
+    next_record,
+)
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     AlreadyExistsError,

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from holdfast.checkpoint.catalog import CatalogState
+from holdfast.checkpoint.commit.catalog import CatalogState
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.format.documents import Pin, Summary
 from holdfast.ids import CheckpointId

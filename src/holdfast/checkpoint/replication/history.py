@@ -13,7 +13,7 @@ import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 
-from holdfast.checkpoint.catalog import NO_PREVIOUS, CatalogState
+from holdfast.checkpoint.commit.catalog import NO_PREVIOUS, CatalogState
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import ConflictError, CorruptionError, NotFoundError, RefusedError, invariant
 from holdfast.format import paths

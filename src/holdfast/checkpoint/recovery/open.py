@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.catalog import CatalogWriter
-from holdfast.checkpoint.evidence import Evidence, gather
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.commit.catalog import CatalogWriter
+from holdfast.checkpoint.commit.conditional_put import publish
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import StoreReader
-from holdfast.checkpoint.recovery import RecoveryPlan, Wishes, plan_recovery
-from holdfast.checkpoint.witness import SHRANK
+from holdfast.checkpoint.recovery.evidence import Evidence, gather
+from holdfast.checkpoint.recovery.plan import RecoveryPlan, Wishes, plan_recovery
+from holdfast.checkpoint.recovery.witness import SHRANK
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
 from holdfast.failpoints import reach

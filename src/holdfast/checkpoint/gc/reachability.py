@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.commit.catalog import CatalogState
+from holdfast.checkpoint.directory import Home
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import reach
 from holdfast.format import paths

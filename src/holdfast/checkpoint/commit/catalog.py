@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.commit.conditional_put import publish
+from holdfast.checkpoint.directory import Home
 from holdfast.clock import Clock
 from holdfast.errors import (
     AlreadyExistsError,

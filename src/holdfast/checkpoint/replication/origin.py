@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.format import paths

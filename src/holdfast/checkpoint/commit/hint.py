@@ -8,8 +8,8 @@ Invariants:
 
 from __future__ import annotations
 
-from holdfast.checkpoint.catalog import CatalogState
-from holdfast.checkpoint.home import Home
+from holdfast.checkpoint.commit.catalog import CatalogState
+from holdfast.checkpoint.directory import Home
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from holdfast.checkpoint.catalog import (
+from holdfast.checkpoint.commit.catalog import (
     CatalogState,
     CatalogWriter,
     lineage,
@@ -27,13 +27,13 @@ from holdfast.checkpoint.catalog import (
     off_lineage,
     record_numbers,
 )
-from holdfast.checkpoint.hint import read_hint, write_hint
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.publish import publish
+from holdfast.checkpoint.commit.conditional_put import publish
+from holdfast.checkpoint.commit.hint import read_hint, write_hint
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import Outcomes, StoreReader
+from holdfast.checkpoint.recovery.witness import SHRANK, Witnesses, against, call_witnesses, strays
 from holdfast.checkpoint.segments import load_segments
 from holdfast.checkpoint.verify import check_file
-from holdfast.checkpoint.witness import SHRANK, Witnesses, against, call_witnesses, strays
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     AlreadyExistsError,

@@ -17,15 +17,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.commit import Committed, commit_draft
+from holdfast.checkpoint.commit.hint import write_hint
+from holdfast.checkpoint.commit.protocol import Committed, commit_draft
+from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.draft import Draft
-from holdfast.checkpoint.hint import write_hint
-from holdfast.checkpoint.home import Home
-from holdfast.checkpoint.opening import Opened, Surroundings, take_over
-from holdfast.checkpoint.origin import fork_label, fork_note
 from holdfast.checkpoint.pins import label_taken, pin
 from holdfast.checkpoint.reader import StoreReader, retired_error
-from holdfast.checkpoint.recovery import Wishes
+from holdfast.checkpoint.recovery.open import Opened, Surroundings, take_over
+from holdfast.checkpoint.recovery.plan import Wishes
+from holdfast.checkpoint.replication.origin import fork_label, fork_note
 from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError

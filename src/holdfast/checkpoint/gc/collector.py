@@ -12,13 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from holdfast.checkpoint.catalog import CatalogState, CatalogWriter
-from holdfast.checkpoint.opening import Surroundings
-from holdfast.checkpoint.origin import pins_for
+from holdfast.checkpoint.commit.catalog import CatalogState, CatalogWriter
+from holdfast.checkpoint.gc.reachability import (
+    SweepPlan,
+    SweepReport,
+    plan_sweep,
+    reachable,
+    run_sweep,
+)
+from holdfast.checkpoint.gc.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.rebuild import dropped_but_whole
-from holdfast.checkpoint.retention import RetentionPlan, plan_retention
-from holdfast.checkpoint.sweep import SweepPlan, SweepReport, plan_sweep, reachable, run_sweep
+from holdfast.checkpoint.recovery.open import Surroundings
+from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
+from holdfast.checkpoint.replication.origin import pins_for
 from holdfast.checkpoint.verify import check_file
 from holdfast.errors import (
     CommitUnknownError,

@@ -14,9 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from holdfast.checkpoint.catalog import CatalogState, lineage
+from holdfast.checkpoint.commit.catalog import CatalogState, lineage
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.rebuild import lost_but_whole
+from holdfast.checkpoint.recovery.rebuild import lost_but_whole
+from holdfast.checkpoint.recovery.witness import against, call_witnesses, epochs_beyond
 from holdfast.checkpoint.verify import (
     RETIRED,
     VerifyReport,
@@ -24,7 +25,6 @@ from holdfast.checkpoint.verify import (
     intact,
     verify_checkpoints,
 )
-from holdfast.checkpoint.witness import against, call_witnesses, epochs_beyond
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,

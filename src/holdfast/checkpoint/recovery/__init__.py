@@ -1,0 +1,1 @@
+"""From evidence to a plan, from a plan to an open store, and rebuilding a lost catalog."""

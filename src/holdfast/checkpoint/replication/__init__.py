@@ -1,0 +1,1 @@
+"""Stores from stores: forks, replicas, and the copies between them."""
