@@ -64,13 +64,13 @@ MUTATIONS = [
     # What is unpacked
     Mutation(
         BOUNDS + "test_a_bomb_with_valid_digests_costs_no_memory",
-        "state/bounds.py",
+        "state/arrow/message_bounds.py",
         "    if packed and sum(sizes) > UNPACKED_BYTES_MAX:",
         "    if packed and sum(sizes) < 0:",
     ),
     Mutation(
         BOUNDS + "test_a_column_of_fixed_width_unpacks_to_what_its_rows_need",
-        "state/bounds.py",
+        "state/arrow/message_bounds.py",
         "        if packed and most is not None and size > most:",
         "        if most is None and size < 0:",
     ),

@@ -212,7 +212,7 @@ MUTATIONS = [
     ),
     Mutation(
         DEPTH + "test_a_flipped_bit_that_was_not_hashed_is_found_when_it_is_read",
-        "state/runfile.py",
+        "state/run_reader.py",
         "            if actual != facts.crc32:",
         "            if False:",
     ),

@@ -23,7 +23,7 @@ def _u(test: str, old: str, new: str) -> Mutation:
 def _c(old: str, new: str) -> Mutation:
     return Mutation(
         "tests/unit/state/test_state_counting.py::test_counts_follow_the_state",
-        "state/counting.py",
+        "state/live_counts.py",
         old,
         new,
     )

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.journal.frame import BadFrameError, FrameHeader
-from holdfast.state.bounds import refuse_packed
+from holdfast.state.arrow.message_bounds import refuse_packed
 
 DIRECTORY = struct.Struct("<16I")
 DIRECTORY_BYTES = DIRECTORY.size

@@ -41,7 +41,7 @@ from holdfast.state import (
     RunTarget,
     TraceKind,
 )
-from holdfast.state.rows import one_batch
+from holdfast.state.arrow.batches import one_batch
 from holdfast.storage import Storage, open_storage
 
 CONTROL = "__hf_control"

@@ -11,25 +11,25 @@ from holdfast._lazy import lazy_name
 if TYPE_CHECKING:
     from holdfast.state.bag import BagAnswer, BagPartition
     from holdfast.state.cache import RunCache
-    from holdfast.state.checkpoint import entry_of, info_of, put_trace, runs_of
-    from holdfast.state.info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
-    from holdfast.state.latest import LatestAnswer, LatestPartition
-    from holdfast.state.merge import BackgroundMerge, replace, run_merge
-    from holdfast.state.opening import open_trace
-    from holdfast.state.partition import live_runs, partition_range, partition_table, vnodes_of
-    from holdfast.state.plan import (
+    from holdfast.state.compaction import BackgroundMerge, replace, run_merge
+    from holdfast.state.compaction_plan import (
         MergePlan,
         MergePolicy,
         expired_runs,
         plan_compaction,
         plan_merge,
     )
+    from holdfast.state.latest import LatestAnswer, LatestPartition
+    from holdfast.state.manifest_io import entry_of, info_of, put_trace, runs_of
+    from holdfast.state.opening import open_trace
+    from holdfast.state.partition import live_runs, partition_range, partition_table, vnodes_of
     from holdfast.state.reader import TraceReader, diff
-    from holdfast.state.run import RunOptions
-    from holdfast.state.runfile import RunSource, Verify
+    from holdfast.state.run_info import ALL_VNODES, RunInfo, RunTarget, VnodeRange
+    from holdfast.state.run_reader import RunSource, Verify
+    from holdfast.state.run_writer import RunOptions
     from holdfast.state.scan import TraceScan
     from holdfast.state.schema import DELETED, HASH, WEIGHT, TraceKind, TraceSchema
-    from holdfast.state.small import SmallState
+    from holdfast.state.small_state import SmallState
 
 __all__ = [
     "ALL_VNODES",
@@ -74,43 +74,43 @@ __all__ = [
 
 # Loaded when first asked for: who reads a store does not pay for what writes one.
 _WHERE = {
-    "ALL_VNODES": "holdfast.state.info",
-    "BackgroundMerge": "holdfast.state.merge",
+    "ALL_VNODES": "holdfast.state.run_info",
+    "BackgroundMerge": "holdfast.state.compaction",
     "BagAnswer": "holdfast.state.bag",
     "BagPartition": "holdfast.state.bag",
     "DELETED": "holdfast.state.schema",
     "HASH": "holdfast.state.schema",
     "LatestAnswer": "holdfast.state.latest",
     "LatestPartition": "holdfast.state.latest",
-    "MergePlan": "holdfast.state.plan",
-    "MergePolicy": "holdfast.state.plan",
+    "MergePlan": "holdfast.state.compaction_plan",
+    "MergePolicy": "holdfast.state.compaction_plan",
     "RunCache": "holdfast.state.cache",
-    "RunInfo": "holdfast.state.info",
-    "RunOptions": "holdfast.state.run",
-    "RunSource": "holdfast.state.runfile",
-    "RunTarget": "holdfast.state.info",
-    "SmallState": "holdfast.state.small",
+    "RunInfo": "holdfast.state.run_info",
+    "RunOptions": "holdfast.state.run_writer",
+    "RunSource": "holdfast.state.run_reader",
+    "RunTarget": "holdfast.state.run_info",
+    "SmallState": "holdfast.state.small_state",
     "TraceKind": "holdfast.state.schema",
     "TraceReader": "holdfast.state.reader",
     "TraceScan": "holdfast.state.scan",
     "TraceSchema": "holdfast.state.schema",
-    "Verify": "holdfast.state.runfile",
-    "VnodeRange": "holdfast.state.info",
+    "Verify": "holdfast.state.run_reader",
+    "VnodeRange": "holdfast.state.run_info",
     "WEIGHT": "holdfast.state.schema",
     "diff": "holdfast.state.reader",
-    "entry_of": "holdfast.state.checkpoint",
-    "expired_runs": "holdfast.state.plan",
-    "info_of": "holdfast.state.checkpoint",
+    "entry_of": "holdfast.state.manifest_io",
+    "expired_runs": "holdfast.state.compaction_plan",
+    "info_of": "holdfast.state.manifest_io",
     "live_runs": "holdfast.state.partition",
     "open_trace": "holdfast.state.opening",
     "partition_range": "holdfast.state.partition",
     "partition_table": "holdfast.state.partition",
-    "plan_compaction": "holdfast.state.plan",
-    "plan_merge": "holdfast.state.plan",
-    "put_trace": "holdfast.state.checkpoint",
-    "replace": "holdfast.state.merge",
-    "run_merge": "holdfast.state.merge",
-    "runs_of": "holdfast.state.checkpoint",
+    "plan_compaction": "holdfast.state.compaction_plan",
+    "plan_merge": "holdfast.state.compaction_plan",
+    "put_trace": "holdfast.state.manifest_io",
+    "replace": "holdfast.state.compaction",
+    "run_merge": "holdfast.state.compaction",
+    "runs_of": "holdfast.state.manifest_io",
     "vnodes_of": "holdfast.state.partition",
 }
 

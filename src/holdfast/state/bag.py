@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from holdfast.state.arrow.batches import combine_bag, empty_batch, group_rows, take
 from holdfast.state.lookup import Probe, all_rows
-from holdfast.state.rows import combine_bag, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import TracePartition
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from holdfast.ids import IdSource
-    from holdfast.state.info import RunInfo
+    from holdfast.state.run_info import RunInfo
     from holdfast.storage.base import StorageReader
 
 CHUNK_BYTES = 8 << 20

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.columns import numbers
-from holdfast.state.counting import Asked
+from holdfast.state.arrow.batches import ascends, combine_latest, empty_batch, group_rows, take
+from holdfast.state.arrow.numpy_views import numbers
+from holdfast.state.live_counts import Asked
 from holdfast.state.lookup import Probe, newest_rows
-from holdfast.state.rows import ascends, combine_latest, empty_batch, group_rows, take
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import TracePartition
 

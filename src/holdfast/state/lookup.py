@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.keys import rows_equal
-from holdfast.state.rows import ascends, empty_batch, hash_order, join_batches
-from holdfast.state.view import PAIRS_MAX
+from holdfast.state.arrow.batches import ascends, empty_batch, hash_order, join_batches
+from holdfast.state.arrow.row_equality import rows_equal
+from holdfast.state.run_view import PAIRS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
-    from holdfast.state.view import RunView
 
 
 class Probe:

@@ -14,17 +14,17 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptionError, NotFoundError
 from holdfast.state.cache import map_file
-from holdfast.state.checkpoint import runs_of
-from holdfast.state.info import object_path
+from holdfast.state.manifest_io import runs_of
 from holdfast.state.reader import TraceReader
-from holdfast.state.run import HEADER_KEY, RunHeader
-from holdfast.state.runfile import RunSource
+from holdfast.state.run_info import object_path
+from holdfast.state.run_reader import RunSource
+from holdfast.state.run_writer import HEADER_KEY, RunHeader
 from holdfast.state.schema import TraceKind, TraceSchema
 
 if TYPE_CHECKING:
     from holdfast.format.manifest import Manifest
     from holdfast.state.cache import RunCache
-    from holdfast.state.info import RunInfo
+    from holdfast.state.run_info import RunInfo
     from holdfast.storage.base import StorageReader
 
 _MARKERS = 2  # hash, and tombstone or weight

@@ -20,7 +20,7 @@ import numpy as np
 
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.ids import VNODE_BITS, VNODE_COUNT
-from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
+from holdfast.state.run_info import ALL_VNODES, RunInfo, VnodeRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -18,18 +18,18 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import IncompatibleError
-from holdfast.state.info import ALL_VNODES, RunInfo, VnodeRange
-from holdfast.state.keys import rows_equal
+from holdfast.state.arrow.row_equality import rows_equal
+from holdfast.state.merge_iterator import WINDOW_BYTES, Combine, combined
 from holdfast.state.partition import Segment, segments
+from holdfast.state.run_info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.scan import WINDOW_ROWS, TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
-from holdfast.state.stream import WINDOW_BYTES, Combine, combined
 from holdfast.state.trace import views_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.state.runfile import RunSource
+    from holdfast.state.run_reader import RunSource
     from holdfast.state.schema import TraceSchema
 
 

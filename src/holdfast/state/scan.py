@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.ahead import Ahead
-from holdfast.state.columns import bits, indices, numbers
-from holdfast.state.keys import rows_equal
-from holdfast.state.rows import join_batches, take
+from holdfast.state.arrow.batches import join_batches, take
+from holdfast.state.arrow.interpolation_search import lower_bound
+from holdfast.state.arrow.numpy_views import bits, indices, numbers
+from holdfast.state.arrow.prefetch import Ahead
+from holdfast.state.arrow.row_equality import rows_equal
+from holdfast.state.merge_iterator import resolve
 from holdfast.state.schema import TraceKind
-from holdfast.state.search import lower_bound
-from holdfast.state.stream import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
-    from holdfast.state.view import RunView
 
 WINDOW_ROWS = 1 << 18
 AHEAD_IN_PLACE = 64

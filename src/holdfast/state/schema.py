@@ -19,9 +19,9 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.kernels import pc
-from holdfast.state.keys import normalise, plain_type
-from holdfast.state.rows import one_batch
+from holdfast.state.arrow.batches import one_batch
+from holdfast.state.arrow.kernels import pc
+from holdfast.state.arrow.row_equality import normalise, plain_type
 
 HASH = "__hf_hash"
 DELETED = "__hf_deleted"

@@ -11,22 +11,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.counting import change_of
-from holdfast.state.due import due_rows
+from holdfast.state.live_counts import change_of
 from holdfast.state.partition import partition_range, segments
-from holdfast.state.run import RunOptions, write_run
+from holdfast.state.run_view import RunView
+from holdfast.state.run_writer import RunOptions, write_run
 from holdfast.state.schema import TraceKind
-from holdfast.state.view import RunView
+from holdfast.state.time_index import due_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from types import TracebackType
     from typing import Self
 
-    from holdfast.state.counting import Asked, Change
-    from holdfast.state.info import RunInfo, RunTarget
+    from holdfast.state.live_counts import Asked, Change
     from holdfast.state.partition import Segment
-    from holdfast.state.runfile import RunFile, RunSource
+    from holdfast.state.run_info import RunInfo, RunTarget
+    from holdfast.state.run_reader import RunFile, RunSource
     from holdfast.state.schema import TraceSchema
     from holdfast.storage.base import Storage
 

@@ -28,7 +28,7 @@ from holdfast.pipeline.operators.fold import (
 )
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
 from holdfast.pipeline.operators.work import HASH, WEIGHT, group_numbers
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
 
 KEYS = pa.schema([("k", pa.string())])
 

@@ -38,8 +38,8 @@ from holdfast.state import (
     run_merge,
     vnodes_of,
 )
+from holdfast.state.compaction_plan import _plan
 from holdfast.state.partition import layers, segments
-from holdfast.state.plan import _plan
 from holdfast.storage.memory import MemoryStorage
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"

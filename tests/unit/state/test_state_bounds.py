@@ -16,11 +16,12 @@ from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputErro
 from holdfast.ids import RandomIds
 from holdfast.journal.body import decode_columns
 from holdfast.journal.frame import BadFrameError
-from holdfast.state import HASH, RunSource, RunTarget, TraceSchema, run
-from holdfast.state.bounds import UNPACKED_BYTES_MAX
-from holdfast.state.info import VnodeRange
-from holdfast.state.run import RunOptions, write_run
-from holdfast.state.runfile import Verify
+from holdfast.state import HASH, RunSource, RunTarget, TraceSchema
+from holdfast.state import run_writer as run
+from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX
+from holdfast.state.run_info import VnodeRange
+from holdfast.state.run_reader import Verify
+from holdfast.state.run_writer import RunOptions, write_run
 from holdfast.storage import open_storage
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
@@ -118,7 +119,7 @@ from test_state_bounds import _read, _write
 import test_state_bounds as t
 import msgspec
 from holdfast.errors import CorruptionError
-from holdfast.state.info import RunInfo
+from holdfast.state.run_info import RunInfo
 from holdfast.storage import open_storage
 storage, info = open_storage({folder!r}), eval({info!r}, {{**vars(t), **vars(t.run), 'RunInfo': RunInfo}})
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from state_world import EPOCH as ZERO
 from state_world import HASH, World, examples, micros, partition_table, vnodes_of
 
-from holdfast.state.counting import Asked, _known
+from holdfast.state.live_counts import Asked, _known
 
 
 class Counted(World):

@@ -13,7 +13,7 @@ from state_world import EPOCH, World, canon, examples, micros
 
 from holdfast.errors import InvalidInputError
 from holdfast.state import HASH, WEIGHT, LatestPartition, RunOptions, RunTarget, TraceSchema
-from holdfast.state.runfile import RunFile
+from holdfast.state.run_reader import RunFile
 
 STEPS = st.one_of(
     st.tuples(st.just("epoch"), st.integers(0, 25)),

@@ -24,8 +24,8 @@ from holdfast.state import (
     replace,
     run_merge,
 )
+from holdfast.state.compaction_plan import choose_layers
 from holdfast.state.partition import segments
-from holdfast.state.plan import choose_layers
 from holdfast.storage.local.storage import LocalStorage
 
 

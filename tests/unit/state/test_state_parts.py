@@ -24,9 +24,9 @@ from holdfast.state import (
     partition_table,
     vnodes_of,
 )
-from holdfast.state import search as search_module
-from holdfast.state.keys import encode, normalise, row_codes, rows_equal
-from holdfast.state.rows import _pair_order, group_rows, hash_order, number_order
+from holdfast.state.arrow import interpolation_search as search_module
+from holdfast.state.arrow.batches import _pair_order, group_rows, hash_order, number_order
+from holdfast.state.arrow.row_equality import encode, normalise, row_codes, rows_equal
 
 UINT64 = st.integers(0, 2**64 - 1)
 

@@ -22,7 +22,7 @@ from holdfast.state import (
     TraceSchema,
     Verify,
 )
-from holdfast.state.run import write_run
+from holdfast.state.run_writer import write_run
 from holdfast.storage.local.storage import LocalStorage
 from holdfast.storage.memory import MemoryStorage
 
@@ -143,7 +143,7 @@ def test_a_record_that_contradicts_the_file_is_corruption(stored):
 
 def test_a_run_of_a_newer_format_is_refused_by_name(stored, monkeypatch):
     """A format number above ours is IncompatibleError, not damage."""
-    import holdfast.state.run as run_module
+    import holdfast.state.run_writer as run_module
 
     world, _ = stored
     monkeypatch.setattr(run_module, "RUN_FORMAT", 2)

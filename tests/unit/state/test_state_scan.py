@@ -15,8 +15,8 @@ from state_world import SOAK, World, examples
 
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.state import HASH, LatestPartition, RunOptions, RunSource, TraceReader, TraceSchema
-from holdfast.state.ahead import Ahead
-from holdfast.state.columns import bits, indices, numbers
+from holdfast.state.arrow.numpy_views import bits, indices, numbers
+from holdfast.state.arrow.prefetch import Ahead
 from holdfast.state.scan import meet, plan_windows
 from holdfast.state.trace import views_of
 from holdfast.storage.local.storage import LocalStorage

@@ -39,8 +39,8 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise, rows_equal
-from holdfast.state.rows import Groups, group_rows
+from holdfast.state.arrow.batches import Groups, group_rows
+from holdfast.state.arrow.row_equality import normalise, rows_equal
 
 ROWS = "_rows"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.pipeline.operators.user_code import key_text, wrong_answer
-from holdfast.state.keys import normalise, row_codes
-from holdfast.state.rows import one_batch
+from holdfast.state.arrow.batches import one_batch
+from holdfast.state.arrow.row_equality import normalise, row_codes
 
 
 def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:

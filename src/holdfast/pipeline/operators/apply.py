@@ -39,8 +39,8 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise, row_codes, rows_equal
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
+from holdfast.state.arrow.row_equality import normalise, row_codes, rows_equal
 
 TOUCHED = "_touched"
 _STAMP = pa.timestamp("us", tz="UTC")

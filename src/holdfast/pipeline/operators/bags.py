@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
 
 
 @dataclass(frozen=True)

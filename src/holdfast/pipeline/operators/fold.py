@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.columns import numbers
-from holdfast.state.rows import Groups
+from holdfast.state.arrow.batches import Groups
+from holdfast.state.arrow.numpy_views import numbers
 
 SAFE = 2.0**62
 HIGH, LOW = "_hi", "_lo"

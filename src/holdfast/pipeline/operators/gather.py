@@ -26,7 +26,7 @@ from holdfast.pipeline.operators.bags import Rows
 from holdfast.pipeline.operators.fold import Batch, Fold
 from holdfast.pipeline.operators.ordering import total_order
 from holdfast.pipeline.operators.user_code import REMEDY, called, key_text
-from holdfast.state.keys import normalise
+from holdfast.state.arrow.row_equality import normalise
 
 
 @dataclass(frozen=True)

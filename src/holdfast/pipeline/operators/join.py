@@ -41,8 +41,8 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise
-from holdfast.state.rows import empty_batch, group_rows
+from holdfast.state.arrow.batches import empty_batch, group_rows
+from holdfast.state.arrow.row_equality import normalise
 
 LATE_SIDE = "_side"
 LEFT, RIGHT = 0, 1

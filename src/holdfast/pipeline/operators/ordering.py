@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.declare.terms import Term
-from holdfast.state.keys import normalise
+from holdfast.state.arrow.row_equality import normalise
 
 _types = pa.types
 _BYTES = pa.large_binary()

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.rows import group_rows, number_order
+from holdfast.state.arrow.batches import group_rows, number_order
 
 
 @dataclass(frozen=True, slots=True)

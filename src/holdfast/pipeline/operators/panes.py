@@ -38,8 +38,8 @@ from holdfast.pipeline.operators.work import (
     units_of,
     weights_of,
 )
-from holdfast.state.keys import normalise
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
+from holdfast.state.arrow.row_equality import normalise
 
 
 def can_add_up(folds: Sequence[Fold]) -> bool:

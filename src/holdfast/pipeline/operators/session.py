@@ -35,8 +35,8 @@ from holdfast.pipeline.operators.work import (
 )
 from holdfast.pipeline.windows import END, START
 from holdfast.state import BagPartition, LatestPartition, TraceKind, TraceSchema
-from holdfast.state.keys import normalise, rows_equal
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
+from holdfast.state.arrow.row_equality import normalise, rows_equal
 
 ALL = "_all"
 TIME = "_at"

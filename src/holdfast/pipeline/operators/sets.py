@@ -28,7 +28,7 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.rows import empty_batch
+from holdfast.state.arrow.batches import empty_batch
 
 SHOWN = "_shown"
 _LEFT, _RIGHT = "_left", "_right"

@@ -33,8 +33,8 @@ from holdfast.pipeline.operators.work import (
     weights_of,
 )
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
+from holdfast.state.arrow.row_equality import normalise
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
 from holdfast.state import TraceSchema
-from holdfast.state.keys import normalise
-from holdfast.state.rows import Groups, group_rows
+from holdfast.state.arrow.batches import Groups, group_rows
+from holdfast.state.arrow.row_equality import normalise
 
 HASH = "__hf_hash"
 SIDE = "__hf_side"

@@ -37,8 +37,8 @@ from holdfast.pipeline.outputs import Found
 from holdfast.pipeline.sinks.api import parse_token, tidy_staging
 from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.stage import Place, storage_of
-from holdfast.state.keys import encode, normalise, row_codes
-from holdfast.state.rows import group_rows
+from holdfast.state.arrow.batches import group_rows
+from holdfast.state.arrow.row_equality import encode, normalise, row_codes
 from holdfast.storage import Storage, open_storage
 
 BUCKETS = 16

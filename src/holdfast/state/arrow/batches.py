@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.columns import indices, numbers
-from holdfast.state.keys import row_codes, rows_equal
+from holdfast.state.arrow.numpy_views import indices, numbers
+from holdfast.state.arrow.row_equality import row_codes, rows_equal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

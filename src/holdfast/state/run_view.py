@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.state.search import lower_bound
+from holdfast.state.arrow.interpolation_search import lower_bound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.state.info import VnodeRange
-    from holdfast.state.runfile import RunFile
+    from holdfast.state.run_info import VnodeRange
+    from holdfast.state.run_reader import RunFile
 
 PAIRS_MAX = 1 << 20
 

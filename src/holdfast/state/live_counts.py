@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.columns import numbers
-from holdfast.state.due import due_rows
-from holdfast.state.keys import rows_equal
+from holdfast.state.arrow.batches import ascends, group_rows, join_batches
+from holdfast.state.arrow.numpy_views import numbers
+from holdfast.state.arrow.row_equality import rows_equal
 from holdfast.state.lookup import Probe, all_rows, newest_rows
-from holdfast.state.rows import ascends, group_rows, join_batches
 from holdfast.state.schema import TraceKind
+from holdfast.state.time_index import due_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
-    from holdfast.state.view import RunView
 
 
 class Change(NamedTuple):

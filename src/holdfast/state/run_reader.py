@@ -30,12 +30,12 @@ from holdfast.errors import (
     NotFoundError,
     StorageError,
 )
-from holdfast.state.bounds import check_message, last_message
+from holdfast.state.arrow.batches import number_order
+from holdfast.state.arrow.message_bounds import check_message, last_message
+from holdfast.state.arrow.numpy_views import numbers
 from holdfast.state.cache import map_file
-from holdfast.state.columns import numbers
-from holdfast.state.info import RunInfo, object_path
-from holdfast.state.rows import number_order
-from holdfast.state.run import (
+from holdfast.state.run_info import RunInfo, object_path
+from holdfast.state.run_writer import (
     HEADER_KEY,
     RUN_FORMAT,
     SUMMARY_CRC_KEY,

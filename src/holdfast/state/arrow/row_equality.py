@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.columns import numbers
-from holdfast.state.kernels import pc
+from holdfast.state.arrow.kernels import pc
+from holdfast.state.arrow.numpy_views import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.state.columns import numbers
-from holdfast.state.info import HASH_MAX
-from holdfast.state.rows import (
+from holdfast.state.arrow.batches import (
     combine_bag,
     combine_latest,
     group_rows,
@@ -27,14 +25,16 @@ from holdfast.state.rows import (
     take,
     with_weights,
 )
+from holdfast.state.arrow.numpy_views import numbers
+from holdfast.state.run_info import HASH_MAX
+from holdfast.state.run_view import windows
 from holdfast.state.schema import TraceKind
-from holdfast.state.view import windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
-    from holdfast.state.view import RunView
 
 WINDOW_BYTES = 32 << 20
 

@@ -23,9 +23,9 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError, invariant
-from holdfast.state.bounds import UNPACKED_BYTES_MAX
-from holdfast.state.info import RunInfo, RunTarget, VnodeRange, object_path
-from holdfast.state.kernels import pc
+from holdfast.state.arrow.kernels import pc
+from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX
+from holdfast.state.run_info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
 from holdfast.storage.exclusive_close import close_own
 

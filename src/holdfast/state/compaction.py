@@ -12,17 +12,17 @@ import threading
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError
+from holdfast.state.merge_iterator import Combine, combined
 from holdfast.state.partition import live_runs, segments
-from holdfast.state.run import RunOptions, RunWriter
-from holdfast.state.stream import Combine, combined
+from holdfast.state.run_writer import RunOptions, RunWriter
 from holdfast.state.trace import views_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from holdfast.state.info import RunInfo, RunTarget
-    from holdfast.state.plan import MergePlan
-    from holdfast.state.runfile import RunSource
+    from holdfast.state.compaction_plan import MergePlan
+    from holdfast.state.run_info import RunInfo, RunTarget
+    from holdfast.state.run_reader import RunSource
     from holdfast.state.schema import TraceSchema
     from holdfast.storage.base import Storage
 

@@ -17,9 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.state.columns import numbers
-from holdfast.state.lookup import Probe, newest_rows
-from holdfast.state.rows import (
+from holdfast.state.arrow.batches import (
     combine_bag,
     combine_latest,
     empty_batch,
@@ -27,13 +25,15 @@ from holdfast.state.rows import (
     join_batches,
     take,
 )
+from holdfast.state.arrow.numpy_views import numbers
+from holdfast.state.lookup import Probe, newest_rows
 from holdfast.state.schema import TraceKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
-    from holdfast.state.view import RunView
 
 
 def due_rows(

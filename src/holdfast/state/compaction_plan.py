@@ -23,7 +23,7 @@ from holdfast.state.schema import TraceKind
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.state.info import RunInfo, VnodeRange
+    from holdfast.state.run_info import RunInfo, VnodeRange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

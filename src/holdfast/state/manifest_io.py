@@ -14,8 +14,8 @@ from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, N
 from holdfast.format.documents import Counts
 from holdfast.format.manifest import FileEntry
 from holdfast.ids import CheckpointId
-from holdfast.state.info import RunInfo, VnodeRange
 from holdfast.state.partition import live_runs
+from holdfast.state.run_info import RunInfo, VnodeRange
 from holdfast.state.schema import TraceKind
 
 if TYPE_CHECKING:
