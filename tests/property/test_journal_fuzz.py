@@ -21,7 +21,7 @@ from holdfast.journal import (
     check_event,
 )
 from holdfast.journal.batch import prepare
-from holdfast.journal.blob_format import (
+from holdfast.journal.format.blob import (
     CHECKPOINT_MAGIC,
     META_MAGIC,
     IndexCheckpoint,
@@ -29,8 +29,8 @@ from holdfast.journal.blob_format import (
     pack_blob,
     unpack_blob,
 )
-from holdfast.journal.body import BodyReader
-from holdfast.journal.frame import (
+from holdfast.journal.format.columns import BodyReader
+from holdfast.journal.format.frame import (
     BadFrameError,
     FrameHeader,
     crc32c,
@@ -39,9 +39,9 @@ from holdfast.journal.frame import (
     pack_trailer,
     read_frame,
 )
-from holdfast.journal.index_format import build_index, mix_keys, pack_index, unpack_index
-from holdfast.journal.segment_format import unpack_segment_header, unpack_trailer
-from holdfast.journal.walk import Walk, judge_tail, walk_frames
+from holdfast.journal.format.index import build_index, mix_keys, pack_index, unpack_index
+from holdfast.journal.format.segment import unpack_segment_header, unpack_trailer
+from holdfast.journal.frame_scan import Walk, judge_tail, walk_frames
 
 SOAK = 20 if os.environ.get("HOLDFAST_SOAK") else 1
 profile = settings(
@@ -293,7 +293,7 @@ def test_a_frame_with_another_sequence_or_journal_is_refused_though_its_hashes_a
 
 def test_arrow_streams_inside_a_body_are_validated():
     """A typed payload that is no Arrow stream is a typed error."""
-    from holdfast.journal.body import decode_columns
+    from holdfast.journal.format.columns import decode_columns
 
     for data in (b"", b"nonsense" * 20, bytes(64)):
         try:

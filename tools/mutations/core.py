@@ -419,7 +419,7 @@ MUTATIONS = [
     ),
     Mutation(
         BESIDE + "test_a_hold_that_was_confirmed_holds",
-        "journal/upkeep.py",
+        "journal/maintenance.py",
         "    if late.base_sequence < plan.base_sequence:",
         "    if False:",
     ),

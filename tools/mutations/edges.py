@@ -76,7 +76,7 @@ MUTATIONS = [
     ),
     Mutation(
         BOUNDS + "test_typed_columns_of_a_journal_are_never_compressed",
-        "journal/body.py",
+        "journal/format/columns.py",
         "        refuse_packed(buffer)",
         "        len(buffer)",
     ),

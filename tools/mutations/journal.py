@@ -21,13 +21,13 @@ MUTATIONS = [
     # Every I/O is typed, no thread dies, nobody waits for ever
     _m(
         CALLS + "test_a_mark_that_cannot_be_written_fails_no_append",
-        "journal/core.py",
+        "journal/log_writer.py",
         "        except HoldfastError as error:\n            self.mark_problem = error\n",
         "        except HoldfastError as error:\n            raise self.fail(error) from error\n",
     ),
     _m(
         CALLS + "test_a_mark_is_mended_without_another_append",
-        "journal/commit.py",
+        "journal/group_commit.py",
         '            self._jobs.put("mark")',
         "            pass",
     ),
@@ -51,13 +51,13 @@ MUTATIONS = [
     ),
     _m(
         CALLS + "test_an_interrupted_producer_leaves_no_hole",
-        "journal/commit.py",
+        "journal/group_commit.py",
         "        if chosen:\n            self._hand_over()",
         "        if chosen:\n            return",
     ),
     _m(
         CALLS + "test_nothing_is_done_with_a_closed_writer",
-        "journal/core.py",
+        "journal/log_writer.py",
         "        if self.closed:\n            raise",
         "        if self.closed and self.poison:\n            raise",
     ),
@@ -71,7 +71,7 @@ MUTATIONS = [
     ),
     _m(
         CALLS + "test_a_compaction_that_fails_half_way_stops_the_writer",
-        "journal/core.py",
+        "journal/log_writer.py",
         "        self.poison = self.poison or error\n\n    def fail",
         "        del error\n\n    def fail",
     ),
@@ -109,26 +109,26 @@ MUTATIONS = [
     ),
     _m(
         TRUST + "test_every_flipped_bit_of_the_mark_is_found",
-        "journal/loading.py",
+        "journal/open.py",
         "        elif owner != int.from_bytes(journal_id[:8]):",
         "        elif owner < 0:",
     ),
     _m(
         TRUST + "test_a_header_edited_under_its_old_chain_hash_is_found",
-        "journal/frame.py",
+        "journal/format/frame.py",
         "    if hash_bytes(header_bytes) != chain:",
         "    if len(chain) != 32:",
     ),
     _m(
         TRUST + "test_a_header_edited_with_its_chain_hash_is_found_by_the_next_frame",
-        "journal/walk.py",
+        "journal/frame_scan.py",
         "        if header.previous_hash != self.chain_hash:",
         "        if len(header.previous_hash) != 32:",
     ),
     # Knobs (defect 45)
     _m(
         TRUST + "test_every_setting_of_the_journal_has_an_effect",
-        "journal/commit.py",
+        "journal/group_commit.py",
         "taken + len(batch.body) > self.settings.group_bytes_max",
         "taken + len(batch.body) > (8 << 20)",
     ),

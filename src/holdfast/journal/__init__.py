@@ -1,17 +1,9 @@
 """The journal: an embedded, durable, hash-chained event log on local disk."""
 
 from holdfast.journal.batch import EventIds, RandomEventIds, SeededEventIds
-from holdfast.journal.commit import Ticket
 from holdfast.journal.files import Files
-from holdfast.journal.model import (
-    Durability,
-    Event,
-    JournalSettings,
-    OpenPath,
-    OpenReport,
-    Position,
-    Receipt,
-)
+from holdfast.journal.group_commit import Ticket
+from holdfast.journal.maintenance import HoldStore, TruncateReport
 from holdfast.journal.proof import (
     EventProof,
     check_event,
@@ -20,8 +12,16 @@ from holdfast.journal.proof import (
 )
 from holdfast.journal.query import Query, QueryResult, View
 from holdfast.journal.reader import Cursor, JournalReader
-from holdfast.journal.slices import Slice, plan_end, plan_slices, read_slice
-from holdfast.journal.upkeep import HoldStore, TruncateReport
+from holdfast.journal.splits import Slice, plan_end, plan_slices, read_slice
+from holdfast.journal.types import (
+    Durability,
+    Event,
+    JournalSettings,
+    OpenPath,
+    OpenReport,
+    Position,
+    Receipt,
+)
 from holdfast.journal.verify import Finding, VerifyReport, verify_journal
 from holdfast.journal.writer import JournalWriter
 

@@ -21,20 +21,20 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.journal.body import (
+from holdfast.journal.format.columns import (
     BodyColumns,
     PayloadKind,
     TextColumn,
     encode_body,
     encode_columns,
 )
-from holdfast.journal.frame import BODY_BYTES_MAX, COUNT_MAX, crc32c, hash_bytes
-from holdfast.journal.index_format import mix_keys
+from holdfast.journal.format.frame import BODY_BYTES_MAX, COUNT_MAX, crc32c, hash_bytes
+from holdfast.journal.format.index import mix_keys
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.journal.model import Event
+    from holdfast.journal.types import Event
 
 Array = np.ndarray[Any, Any]
 COLUMNS = ("id", "correlation", "causation", "entity", "scope", "kind", "wall_time", "clock",

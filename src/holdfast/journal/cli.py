@@ -22,11 +22,11 @@ from holdfast.clock import SystemClock
 from holdfast.console import clean, encode, moment, run_app, verb, write
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.journal.files import Files
-from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.model import Durability, Event, JournalSettings, Position
+from holdfast.journal.format.layout import Layout, segment_first
+from holdfast.journal.maintenance import HoldStore
 from holdfast.journal.query import Query, to_events
 from holdfast.journal.reader import JournalReader
-from holdfast.journal.upkeep import HoldStore
+from holdfast.journal.types import Durability, Event, JournalSettings, Position
 from holdfast.journal.verify import verify_journal
 from holdfast.journal.writer import JournalWriter
 

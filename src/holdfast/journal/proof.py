@@ -18,16 +18,16 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
-from holdfast.journal.blake3_tree import CHUNK_BYTES, check_chunks, prove_chunks
-from holdfast.journal.body import (
+from holdfast.journal.files import Files
+from holdfast.journal.format.blake3_tree import CHUNK_BYTES, check_chunks, prove_chunks
+from holdfast.journal.format.columns import (
     DIRECTORY,
     DIRECTORY_BYTES,
     PayloadKind,
     decode_columns,
     spans_of,
 )
-from holdfast.journal.files import Files
-from holdfast.journal.frame import (
+from holdfast.journal.format.frame import (
     HEADER_BYTES,
     BadFrameError,
     Frame,
@@ -37,10 +37,10 @@ from holdfast.journal.frame import (
     require,
     unpack_header,
 )
-from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.model import Event, Receipt
-from holdfast.journal.segment_format import SEGMENT_HEADER_BYTES
+from holdfast.journal.format.layout import Layout, segment_first
+from holdfast.journal.format.segment import SEGMENT_HEADER_BYTES
 from holdfast.journal.segments import corrupt
+from holdfast.journal.types import Event, Receipt
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,17 +16,17 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
-from holdfast.journal.body import ID_TYPE, TIME_TYPE
-from holdfast.journal.frame import BadFrameError
-from holdfast.journal.index_format import TEXT_BASES, mix_keys
-from holdfast.journal.model import Event, Position
+from holdfast.journal.format.columns import ID_TYPE, TIME_TYPE
+from holdfast.journal.format.frame import BadFrameError
+from holdfast.journal.format.index import TEXT_BASES, mix_keys
 from holdfast.journal.segments import Segment, corrupt
+from holdfast.journal.types import Event, Position
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from holdfast.journal.blob_format import JournalMeta
-    from holdfast.journal.body import BodyReader
+    from holdfast.journal.format.blob import JournalMeta
+    from holdfast.journal.format.columns import BodyReader
 
 Array = np.ndarray[Any, Any]
 

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
-from holdfast.journal.blob_format import CURSOR_MAGIC
 from holdfast.journal.files import Files
-from holdfast.journal.layout import Layout
-from holdfast.journal.loading import (
+from holdfast.journal.format.blob import CURSOR_MAGIC
+from holdfast.journal.format.layout import Layout
+from holdfast.journal.frame_scan import Walk, walk_frames
+from holdfast.journal.maintenance import load_position, store_position
+from holdfast.journal.open import (
     LoadedLog,
     Standing,
     load_log,
@@ -28,14 +30,12 @@ from holdfast.journal.loading import (
     standing,
 )
 from holdfast.journal.query import Query, QueryResult, View
-from holdfast.journal.upkeep import load_position, store_position
-from holdfast.journal.walk import Walk, walk_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from holdfast.journal.model import OpenReport, Position
+    from holdfast.journal.types import OpenReport, Position
 
 LOAD_ATTEMPTS = 20
 T = TypeVar("T")

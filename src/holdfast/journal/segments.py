@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import CorruptionError, HoldfastError
-from holdfast.journal.body import BodyReader
-from holdfast.journal.frame import BadFrameError, Frame, read_frame, require
-from holdfast.journal.index_format import (
+from holdfast.journal.format.columns import BodyReader
+from holdfast.journal.format.frame import BadFrameError, Frame, read_frame, require
+from holdfast.journal.format.index import (
     TEXT_BASES,
     IdRuns,
     SegmentIndex,
@@ -28,7 +28,7 @@ from holdfast.journal.index_format import (
     mix_keys,
     unpack_index,
 )
-from holdfast.journal.segment_format import (
+from holdfast.journal.format.segment import (
     FRAME_ENTRY_BYTES,
     SEGMENT_HEADER_BYTES,
     SEGMENT_TRAILER_BYTES,
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from holdfast.journal.blob_format import SegmentSummary
     from holdfast.journal.files import Files
-    from holdfast.journal.frame import FrameHeader
-    from holdfast.journal.layout import Layout
+    from holdfast.journal.format.blob import SegmentSummary
+    from holdfast.journal.format.frame import FrameHeader
+    from holdfast.journal.format.layout import Layout
 
 Array = np.ndarray[Any, Any]
 

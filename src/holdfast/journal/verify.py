@@ -16,19 +16,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.journal.blob_format import (
+from holdfast.journal.files import Files
+from holdfast.journal.format.blob import (
     CURSOR_MAGIC,
     HOLD_MAGIC,
     IndexCheckpoint,
     JournalMeta,
     SegmentSummary,
 )
-from holdfast.journal.body import BodyReader
-from holdfast.journal.files import Files
-from holdfast.journal.frame import BadFrameError, Frame, genesis_hash, require
-from holdfast.journal.index_format import build_index, mix_keys, pack_index, unpack_index
-from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.loading import (
+from holdfast.journal.format.columns import BodyReader
+from holdfast.journal.format.frame import BadFrameError, Frame, genesis_hash, require
+from holdfast.journal.format.index import build_index, mix_keys, pack_index, unpack_index
+from holdfast.journal.format.layout import Layout, segment_first
+from holdfast.journal.format.segment import (
+    SEGMENT_HEADER_BYTES,
+    SEGMENT_TRAILER_BYTES,
+    FrameDirectory,
+    pack_footer,
+    unpack_segment_header,
+    unpack_trailer,
+)
+from holdfast.journal.frame_scan import Walk, walk_frames
+from holdfast.journal.maintenance import load_position
+from holdfast.journal.open import (
     CHECKPOINT_BYTES_MAX,
     Standing,
     look_at_mark,
@@ -37,16 +47,6 @@ from holdfast.journal.loading import (
     read_meta,
     standing,
 )
-from holdfast.journal.segment_format import (
-    SEGMENT_HEADER_BYTES,
-    SEGMENT_TRAILER_BYTES,
-    FrameDirectory,
-    pack_footer,
-    unpack_segment_header,
-    unpack_trailer,
-)
-from holdfast.journal.upkeep import load_position
-from holdfast.journal.walk import Walk, walk_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -27,16 +27,13 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.journal.batch import EventIds, RandomEventIds
-from holdfast.journal.blob_format import META_MAGIC, JournalMeta, pack_blob
-from holdfast.journal.commit import CommitQueue
-from holdfast.journal.core import LogCore
 from holdfast.journal.files import Files, WriterLock
-from holdfast.journal.frame import genesis_hash
-from holdfast.journal.layout import Layout, index_first
-from holdfast.journal.loading import load_log
-from holdfast.journal.model import Durability, JournalSettings, OpenReport
-from holdfast.journal.query import View
-from holdfast.journal.upkeep import (
+from holdfast.journal.format.blob import META_MAGIC, JournalMeta, pack_blob
+from holdfast.journal.format.frame import genesis_hash
+from holdfast.journal.format.layout import Layout, index_first
+from holdfast.journal.group_commit import CommitQueue
+from holdfast.journal.log_writer import LogCore
+from holdfast.journal.maintenance import (
     HoldStore,
     TruncateReport,
     compact_segments,
@@ -46,13 +43,16 @@ from holdfast.journal.upkeep import (
     write_checkpoint,
     write_index,
 )
+from holdfast.journal.open import load_log
+from holdfast.journal.query import View
+from holdfast.journal.types import Durability, JournalSettings, OpenReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from holdfast.journal.model import Position
     from holdfast.journal.segments import SealedSegment
+    from holdfast.journal.types import Position
 
 
 def create_meta(files: Files, layout: Layout, journal_id: bytes, wall_us: int) -> None:

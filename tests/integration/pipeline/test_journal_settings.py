@@ -9,7 +9,7 @@ import pytest
 import holdfast as hf
 from holdfast.format.position import JournalPosition
 from holdfast.journal import Event, Files, HoldStore, JournalReader, JournalSettings, JournalWriter
-from holdfast.journal.layout import Layout
+from holdfast.journal.format.layout import Layout
 from holdfast.pipeline.sources.journal import JournalSourceReader
 from holdfast.testing import SimulatedCrash, crash_at
 

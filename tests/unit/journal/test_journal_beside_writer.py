@@ -10,7 +10,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import NotFoundError
 from holdfast.journal import HoldStore, JournalReader, Query, verify_journal
 from holdfast.journal.files import Files
-from holdfast.journal.layout import Layout
+from holdfast.journal.format.layout import Layout
 
 READS = ("entries", "map", "open_read", "read", "read_at", "size")
 

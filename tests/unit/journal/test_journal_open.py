@@ -15,7 +15,7 @@ from holdfast.journal import (
     Query,
     verify_journal,
 )
-from holdfast.journal.blob_format import CHECKPOINT_MAGIC, IndexCheckpoint, pack_blob, unpack_blob
+from holdfast.journal.format.blob import CHECKPOINT_MAGIC, IndexCheckpoint, pack_blob, unpack_blob
 
 
 def last_segment(root):

@@ -17,14 +17,14 @@ from holdfast.journal import (
     check_receipt,
     prove_event,
 )
-from holdfast.journal.blake3_tree import (
+from holdfast.journal.format.blake3_tree import (
     CHUNK_BYTES,
     check_chunks,
     chunk_count,
     prove_chunks,
     root_hash,
 )
-from holdfast.journal.frame import BadFrameError
+from holdfast.journal.format.frame import BadFrameError
 
 SIZES = [0, 1, 63, 64, 65, 1023, 1024, 1025, 2048, 2049, 3073, 7 * 1024, 8 * 1024 + 1, 40_000]
 

@@ -17,7 +17,7 @@ from holdfast.journal import (
     verify_journal,
 )
 from holdfast.journal.cli import journal_app
-from holdfast.journal.frame import (
+from holdfast.journal.format.frame import (
     HEADER_BYTES,
     FrameHeader,
     crc32c,

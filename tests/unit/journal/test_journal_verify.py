@@ -7,7 +7,7 @@ import pytest
 from journal_support import ID, fill, open_writer, some
 
 from holdfast.journal import JournalReader, Query, check_receipt, verify_journal
-from holdfast.journal.frame import (
+from holdfast.journal.format.frame import (
     HEADER_BYTES,
     FrameHeader,
     crc32c,
@@ -201,7 +201,7 @@ def test_genesis_and_hashes_are_what_the_specification_says():
     """The chain begins with BLAKE3 of a label and the id; a frame's hash is that of its header."""
     from blake3 import blake3
 
-    from holdfast.journal.frame import genesis_hash
+    from holdfast.journal.format.frame import genesis_hash
 
     assert genesis_hash(ID) == blake3(b"holdfast journal v1\0" + ID).digest()
     assert hash_bytes(b"abc") == blake3(b"abc").digest()

@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
 from holdfast.ids import RandomIds
-from holdfast.journal.body import decode_columns
-from holdfast.journal.frame import BadFrameError
+from holdfast.journal.format.columns import decode_columns
+from holdfast.journal.format.frame import BadFrameError
 from holdfast.state import HASH, RunSource, RunTarget, TraceSchema
 from holdfast.state import run_writer as run
 from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX

@@ -209,7 +209,7 @@ class JournalSourceReader:
 
     def _hold(self, manifest: Manifest, at: LogPosition) -> None:
         from holdfast.journal import Files, HoldStore
-        from holdfast.journal.layout import Layout
+        from holdfast.journal.format.layout import Layout
 
         if at != self._held:
             holds = HoldStore(Files(), Layout(Path(self._source.path)), SystemClock())

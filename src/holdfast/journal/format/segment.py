@@ -19,7 +19,7 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from holdfast.journal.frame import BadFrameError, FrameHeader, hash_bytes
+from holdfast.journal.format.frame import BadFrameError, FrameHeader, hash_bytes
 
 SEGMENT_MAGIC = b"HFJSEG1\n"
 FOOTER_MAGIC = b"HFJFOOT1"

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.journal.frame import BadFrameError, FrameHeader
+from holdfast.journal.format.frame import BadFrameError, FrameHeader
 from holdfast.state.arrow.message_bounds import refuse_packed
 
 DIRECTORY = struct.Struct("<16I")

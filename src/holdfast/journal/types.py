@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import CorruptionError, InvalidInputError
-from holdfast.journal.frame import (
+from holdfast.journal.format.frame import (
     HEADER_BYTES,
     BadFrameError,
     FrameHeader,

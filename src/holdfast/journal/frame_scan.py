@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.journal.frame import (
+from holdfast.journal.format.frame import (
     BODY_BYTES_MAX,
     FRAME_MAGIC,
     HEADER_BYTES,

@@ -18,7 +18,7 @@ from typing import TypeVar
 import google_crc32c
 import msgspec
 
-from holdfast.journal.frame import BadFrameError
+from holdfast.journal.format.frame import BadFrameError
 
 META_MAGIC = b"HFJMETA1"
 CHECKPOINT_MAGIC = b"HFJIDXC1"

@@ -22,12 +22,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.journal.frame import BadFrameError, crc32c
+from holdfast.journal.format.frame import BadFrameError, crc32c
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.journal.body import BodyReader
+    from holdfast.journal.format.columns import BodyReader
 
 INDEX_MAGIC = b"HFJLOOK1"
 INDEX_VERSION = 1

@@ -20,12 +20,12 @@ import numpy as np
 
 from holdfast.errors import HoldfastError, InternalError, StorageError
 from holdfast.journal.batch import EventIds, PreparedBatch, prepare
-from holdfast.journal.frame import OVERHEAD_BYTES
-from holdfast.journal.model import Durability, JournalSettings, Receipt, make_receipt
+from holdfast.journal.format.frame import OVERHEAD_BYTES
+from holdfast.journal.types import Durability, JournalSettings, Receipt, make_receipt
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.journal.core import LogCore
+    from holdfast.journal.log_writer import LogCore
     from holdfast.journal.segments import SealedSegment
 
 

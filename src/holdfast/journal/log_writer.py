@@ -33,17 +33,17 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.failpoints import reach
-from holdfast.journal.frame import FrameHeader, pack_header, pack_trailer
-from holdfast.journal.index_format import mix_keys
-from holdfast.journal.loading import MARK, LoadedLog, pack_mark, summarise
-from holdfast.journal.model import Receipt, make_receipt
-from holdfast.journal.segment_format import (
+from holdfast.journal.format.frame import FrameHeader, pack_header, pack_trailer
+from holdfast.journal.format.index import mix_keys
+from holdfast.journal.format.segment import (
     SEGMENT_HEADER_BYTES,
     SegmentHeader,
     pack_footer,
     pack_segment_header,
 )
+from holdfast.journal.open import MARK, LoadedLog, pack_mark, summarise
 from holdfast.journal.segments import SealedSegment, Segment, TailSegment
+from holdfast.journal.types import Receipt, make_receipt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from holdfast.clock import Clock
     from holdfast.journal.batch import PreparedBatch
     from holdfast.journal.files import Files, WriterLock
-    from holdfast.journal.layout import Layout
+    from holdfast.journal.format.layout import Layout
 
 Array = np.ndarray[Any, Any]
 

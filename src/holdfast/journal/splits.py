@@ -15,25 +15,25 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
-from holdfast.journal.body import BodyReader
 from holdfast.journal.files import Files
-from holdfast.journal.frame import BadFrameError
-from holdfast.journal.layout import Layout, segment_first
-from holdfast.journal.query import View, plain
-from holdfast.journal.segment_format import (
+from holdfast.journal.format.columns import BodyReader
+from holdfast.journal.format.frame import BadFrameError
+from holdfast.journal.format.layout import Layout, segment_first
+from holdfast.journal.format.segment import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_TRAILER_BYTES,
     unpack_directory,
     unpack_trailer,
 )
+from holdfast.journal.frame_scan import Walk, walk_frames
+from holdfast.journal.query import View, plain
 from holdfast.journal.segments import corrupt
-from holdfast.journal.walk import Walk, walk_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.journal.model import Position
     from holdfast.journal.segments import Segment
+    from holdfast.journal.types import Position
 
 
 class Slice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

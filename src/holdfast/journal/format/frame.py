@@ -1,6 +1,6 @@
 """Journal frame: one batch of events as bytes, and the hash chain through all of them.
 
-A frame is a 160-byte header, a columnar body (`journal/body.py`) and a 40-byte trailer.
+A frame is a 160-byte header, a columnar body (`journal/format/columns.py`) and a 40-byte trailer.
 
 Invariants:
 - `body_hash` is the plain BLAKE3 of the body; the chain hash is the BLAKE3 of the header, which

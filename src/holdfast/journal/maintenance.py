@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.failpoints import reach
-from holdfast.journal.blob_format import (
+from holdfast.journal.format.blob import (
     CHECKPOINT_MAGIC,
     HOLD_MAGIC,
     META_MAGIC,
@@ -27,11 +27,11 @@ from holdfast.journal.blob_format import (
     pack_blob,
     unpack_blob,
 )
-from holdfast.journal.index_format import build_index, pack_index
-from holdfast.journal.loading import read_checkpoint, read_meta
-from holdfast.journal.model import Position
-from holdfast.journal.segment_format import FrameDirectory, pack_footer
+from holdfast.journal.format.index import build_index, pack_index
+from holdfast.journal.format.segment import FrameDirectory, pack_footer
+from holdfast.journal.open import read_checkpoint, read_meta
 from holdfast.journal.segments import SealedSegment, TailSegment
+from holdfast.journal.types import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.journal.files import Files
-    from holdfast.journal.layout import Layout
+    from holdfast.journal.format.layout import Layout
     from holdfast.journal.query import View
 
 STORED_BYTES_MAX = 4096

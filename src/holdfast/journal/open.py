@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import CorruptionError, HoldfastError, IncompatibleError, NotFoundError
-from holdfast.journal.blob_format import (
+from holdfast.journal.format.blob import (
     CHECKPOINT_MAGIC,
     META_MAGIC,
     BlobError,
@@ -26,10 +26,9 @@ from holdfast.journal.blob_format import (
     SegmentSummary,
     unpack_blob,
 )
-from holdfast.journal.frame import BadFrameError
-from holdfast.journal.layout import Layout, index_first, is_temporary, segment_first
-from holdfast.journal.model import OpenPath, OpenReport
-from holdfast.journal.segment_format import (
+from holdfast.journal.format.frame import BadFrameError
+from holdfast.journal.format.layout import Layout, index_first, is_temporary, segment_first
+from holdfast.journal.format.segment import (
     SEGMENT_HEADER_BYTES,
     SEGMENT_TRAILER_BYTES,
     FrameDirectory,
@@ -38,8 +37,9 @@ from holdfast.journal.segment_format import (
     unpack_segment_header,
     unpack_trailer,
 )
+from holdfast.journal.frame_scan import Walk, judge_tail, walk_frames
 from holdfast.journal.segments import SealedSegment, TailSegment, corrupt
-from holdfast.journal.walk import Walk, judge_tail, walk_frames
+from holdfast.journal.types import OpenPath, OpenReport
 
 if TYPE_CHECKING:
     from holdfast.journal.files import Files

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from holdfast.journal.frame import BadFrameError
+from holdfast.journal.format.frame import BadFrameError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
