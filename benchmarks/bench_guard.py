@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integrat
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import holdfast as hf
-from holdfast.guard.live import Live
+from holdfast.guard.checkpoint_location import Live
 
 ROWS, KEYS = 20_000, 50_000
 LAYOUTS = ("hdfs", "rocksdb2-changelog")

@@ -39,25 +39,25 @@ MUTATIONS = [
     # The guard's places
     Mutation(
         PLACES + "test_a_target_that_overlaps_is_refused_and_leaves_nothing",
-        "guard/places.py",
+        "guard/locations.py",
         '    return inner == outer or inner.startswith(outer.rstrip("/") + "/")',
         "    return inner == outer",
     ),
     Mutation(
         PLACES + "test_what_cannot_be_saved_makes_no_store",
-        "guard/savepoint.py",
+        "guard/_save.py",
         "        if not _exists(store, known_as, options):",
         "        if _exists(store, known_as, options):",
     ),
     Mutation(
         PLACES + "test_a_failure_removes_what_was_built",
-        "guard/placing.py",
+        "guard/atomic_directory.py",
         "        shutil.rmtree(path, ignore_errors=True)\n        for each in made:",
         "        for each in made:",
     ),
     Mutation(
         PLACES + "test_a_restore_that_still_runs_is_not_cleaned_up",
-        "guard/placing.py",
+        "guard/atomic_directory.py",
         "            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "            pass",
     ),
@@ -82,13 +82,13 @@ MUTATIONS = [
     ),
     Mutation(
         BOMBS + "test_a_stream_of_blocks_is_bounded_before_it_is_unpacked",
-        "guard/blocks.py",
+        "guard/spark_files/lz4_blocks.py",
         "    if total > bytes_max:",
         "    if total < 0:",
     ),
     Mutation(
         BOMBS + "test_a_snapshot_that_unpacks_to_too_much_is_refused",
-        "guard/logs.py",
+        "guard/spark_files/metadata_logs.py",
         "            check_members(archive, path)\n",
         "",
     ),

@@ -1,13 +1,13 @@
 """The guard: savepoints for plain Spark Structured Streaming queries."""
 
+from holdfast.guard._restore import Restored, clone, restore
+from holdfast.guard._save import Savepoint, save
+from holdfast.guard._verify import GuardReport, verify
+from holdfast.guard.admin import Shown, compare, gc, ls, pin, show, unpin
 from holdfast.guard.attach import Attachment, attach, protect
-from holdfast.guard.keeping import Shown, compare, gc, ls, pin, show, unpin
-from holdfast.guard.live import derived_name
-from holdfast.guard.restoring import Restored, clone, restore
-from holdfast.guard.savepoint import Savepoint, save
-from holdfast.guard.shelf import Listed, Shelf
-from holdfast.guard.states import StoreCount, StoreDiff
-from holdfast.guard.verifying import GuardReport, verify
+from holdfast.guard.checkpoint_location import derived_name
+from holdfast.guard.savepoints import Listed, Shelf
+from holdfast.guard.spark_files.state_inspect import StoreCount, StoreDiff
 
 __all__ = [
     "Attachment",

@@ -24,10 +24,10 @@ import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
-from holdfast.guard.layout import SUPPORTED_SPARK, version_of
-from holdfast.guard.places import check_save
-from holdfast.guard.savepoint import DEFAULTS, Savepoint, save
-from holdfast.guard.verifying import GuardReport, verify
+from holdfast.guard._save import DEFAULTS, Savepoint, save
+from holdfast.guard._verify import GuardReport, verify
+from holdfast.guard.locations import check_save
+from holdfast.guard.spark_files.layout import SUPPORTED_SPARK, version_of
 from holdfast.storage.base import Storage
 
 _log = logging.getLogger("holdfast.guard")

@@ -17,11 +17,11 @@ from typing import IO
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, NotFoundError, StorageError
 from holdfast.format.canonical import sha256_hex
-from holdfast.guard import layout
-from holdfast.guard.checksum import check_hadoop, check_spark
+from holdfast.guard.checkpoint_location import Listing, Live, MovedError, is_small, moved
 from holdfast.guard.closure import Closure, compute, last_committed, log_closure
 from holdfast.guard.index import StoredFile
-from holdfast.guard.live import Listing, Live, MovedError, is_small, moved
+from holdfast.guard.spark_files import layout
+from holdfast.guard.spark_files.checksum import check_hadoop, check_spark
 from holdfast.storage.base import Entry
 
 _HANDLES_MAX = 256

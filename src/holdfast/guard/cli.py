@@ -10,10 +10,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from holdfast.console import clean, moment, run_app, verb, write, write_json
-from holdfast.guard import keeping
-from holdfast.guard.restoring import Restored, clone, restore
-from holdfast.guard.savepoint import save
-from holdfast.guard.verifying import verify
+from holdfast.guard import admin as keeping
+from holdfast.guard._restore import Restored, clone, restore
+from holdfast.guard._save import save
+from holdfast.guard._verify import verify
 
 guard_app = typer.Typer(
     name="guard", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

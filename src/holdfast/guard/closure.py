@@ -16,10 +16,10 @@ import re
 from dataclasses import dataclass, field
 
 from holdfast.errors import IncompatibleError
-from holdfast.guard import layout
-from holdfast.guard.changelog import read_changelog
-from holdfast.guard.live import Listing, Live, moved
-from holdfast.guard.logs import (
+from holdfast.guard.checkpoint_location import Listing, Live, moved
+from holdfast.guard.spark_files import layout
+from holdfast.guard.spark_files.changelog import read_changelog
+from holdfast.guard.spark_files.metadata_logs import (
     CommitMetadata,
     Offsets,
     OperatorMetadata,

@@ -8,7 +8,7 @@ import pytest
 from guard_golden import NAMES, fresh_store, in_memory
 
 from holdfast.guard import GuardReport, save, verify
-from holdfast.guard.verifying import _verify_savepoints
+from holdfast.guard._verify import _verify_savepoints
 from holdfast.storage import open_storage
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"

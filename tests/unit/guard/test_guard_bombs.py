@@ -10,8 +10,8 @@ import zipfile
 import pytest
 
 from holdfast.errors import CorruptionError
-from holdfast.guard import blocks
-from holdfast.guard.logs import parse_rocks
+from holdfast.guard.spark_files import lz4_blocks as blocks
+from holdfast.guard.spark_files.metadata_logs import parse_rocks
 
 _HEAD = struct.Struct("<8sBiiI")
 _END = _HEAD.pack(blocks.MAGIC, 0x10, 0, 0, 0)
@@ -71,7 +71,7 @@ def _archive(members):
 
 def test_a_snapshot_that_unpacks_to_too_much_is_refused(peak, monkeypatch):
     """The sizes in the archive's directory are summed before a member is read."""
-    monkeypatch.setattr("holdfast.guard.logs.ZIP_BYTES_MAX", 16 << 20)
+    monkeypatch.setattr("holdfast.guard.spark_files.metadata_logs.ZIP_BYTES_MAX", 16 << 20)
     data = _archive({"metadata": b"v1\n{}", "a": bytes(30 << 20)})
     assert len(data) < 1 << 20
     tracemalloc.reset_peak()
@@ -82,7 +82,7 @@ def test_a_snapshot_that_unpacks_to_too_much_is_refused(peak, monkeypatch):
 
 def test_a_snapshot_with_too_many_members_is_refused(monkeypatch):
     """So is a directory that is itself the bomb."""
-    monkeypatch.setattr("holdfast.guard.logs.ZIP_MEMBERS_MAX", 10)
+    monkeypatch.setattr("holdfast.guard.spark_files.metadata_logs.ZIP_MEMBERS_MAX", 10)
     with pytest.raises(CorruptionError, match="too much"):
         parse_rocks(_archive({f"f{i}": b"" for i in range(11)}), "x.zip")
 

@@ -23,13 +23,13 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.guard import clone, compare, gc, ls, pin, restore, save, show, unpin, verify
+from holdfast.guard._restore import hadoop_checksums
 from holdfast.guard.attach import _parse_every, check_spark_version
-from holdfast.guard.blocks import _slow, plain
-from holdfast.guard.checksum import _slow as slow_crc
+from holdfast.guard.checkpoint_location import Live, derived_name
 from holdfast.guard.closure import compute, last_committed
-from holdfast.guard.layout import classify
-from holdfast.guard.live import Live, derived_name
-from holdfast.guard.restoring import hadoop_checksums
+from holdfast.guard.spark_files.checksum import _slow as slow_crc
+from holdfast.guard.spark_files.layout import classify
+from holdfast.guard.spark_files.lz4_blocks import _slow, plain
 from holdfast.storage import open_storage
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "..")
@@ -315,11 +315,11 @@ def test_old_savepoints_are_collected_and_pinned_ones_stay():
 @pytest.mark.parametrize("place", ["disk", "memory"])
 def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_path, monkeypatch):
     """With tiny limits every file takes the path of large ones; the bytes are the same."""
-    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 300)
-    monkeypatch.setattr("holdfast.guard.live._CHUNK_BYTES", 700)
-    monkeypatch.setattr("holdfast.guard.savepoint._CHUNK_BYTES", 700)
-    monkeypatch.setattr("holdfast.guard.shelf._GATHER_BYTES_MAX", 900)
-    monkeypatch.setattr("holdfast.guard.verifying._LARGE_BYTES", 500)
+    monkeypatch.setattr("holdfast.guard.checkpoint_location._SMALL_FILE_BYTES", 300)
+    monkeypatch.setattr("holdfast.guard.checkpoint_location._CHUNK_BYTES", 700)
+    monkeypatch.setattr("holdfast.guard._save._CHUNK_BYTES", 700)
+    monkeypatch.setattr("holdfast.guard.savepoints._GATHER_BYTES_MAX", 900)
+    monkeypatch.setattr("holdfast.guard._verify._LARGE_BYTES", 500)
     if place == "disk":
         location, store, into = on_disk(name, tmp_path / "ck"), tmp_path / "store", tmp_path / "new"
     else:
@@ -338,7 +338,7 @@ def test_large_files_get_blobs_of_their_own_and_are_streamed(name, place, tmp_pa
 
 def test_damage_in_a_large_file_is_never_saved(monkeypatch):
     """An SST that disagrees with the checksum beside it is refused while it is being copied."""
-    monkeypatch.setattr("holdfast.guard.live._SMALL_FILE_BYTES", 300)
+    monkeypatch.setattr("holdfast.guard.checkpoint_location._SMALL_FILE_BYTES", 300)
     location, storage = in_memory("aggregation-rocksdb1")
     store = fresh_store()
     live = Live.open(location)

@@ -16,7 +16,9 @@ import pytest
 from guard_golden import NAMES, in_memory, on_disk
 
 from holdfast.errors import HoldfastError, InvalidInputError, RefusedError, StorageError
-from holdfast.guard import clone, placing, restore, restoring, save, verify
+from holdfast.guard import _restore as restoring
+from holdfast.guard import atomic_directory as placing
+from holdfast.guard import clone, restore, save, verify
 from holdfast.guard.attach import attach
 from holdfast.storage import open_storage
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
-from holdfast.guard.layout import Meaning, classify
+from holdfast.guard.spark_files.layout import Meaning, classify
 from holdfast.storage.base import Entry, StorageReader
 from holdfast.storage.open import open_storage
 

@@ -13,7 +13,7 @@ import zlib
 
 import msgspec
 
-from holdfast.guard.logs import damaged
+from holdfast.guard.spark_files.metadata_logs import damaged
 
 _HADOOP_MAGIC = b"crc\x00"
 _CASTAGNOLI = 0x82F63B78

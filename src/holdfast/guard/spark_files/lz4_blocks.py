@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from holdfast.guard.logs import damaged
+from holdfast.guard.spark_files.metadata_logs import damaged
 
 MAGIC = b"LZ4Block"
 _HEAD = struct.Struct("<8sBiiI")

@@ -17,8 +17,8 @@ from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, N
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
+from holdfast.guard.checkpoint_location import derived_name
 from holdfast.guard.index import Index, StoredFile, read_index
-from holdfast.guard.live import derived_name
 from holdfast.storage.base import StorageReader
 
 _GATHER_BYTES_MAX = 16 * 1024 * 1024

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.checkpoint.enclosing import enclosing_pipeline
 from holdfast.errors import InvalidInputError, RefusedError
-from holdfast.guard.live import normal
+from holdfast.guard.checkpoint_location import normal
 
 _SPARK_MARKS = ("metadata", "offsets")
 

@@ -28,14 +28,14 @@ from holdfast.checkpoint import open_store
 from holdfast.clock import Clock
 from holdfast.errors import InternalError, InvalidInputError, RefusedError
 from holdfast.format.manifest import Manifest
-from holdfast.guard import layout
+from holdfast.guard._save import DEFAULTS
+from holdfast.guard.atomic_directory import Built, building, check_free, fill
+from holdfast.guard.checkpoint_location import Listing, Live, MovedError, derived_name, normal
 from holdfast.guard.closure import compute, log_closure
 from holdfast.guard.index import Index, StoredFile, guard_topology
-from holdfast.guard.live import Listing, Live, MovedError, derived_name, normal
-from holdfast.guard.places import check_restore
-from holdfast.guard.placing import Built, building, check_free, fill
-from holdfast.guard.savepoint import DEFAULTS
-from holdfast.guard.shelf import Shelf
+from holdfast.guard.locations import check_restore
+from holdfast.guard.savepoints import Shelf
+from holdfast.guard.spark_files import layout
 from holdfast.ids import IdSource, RandomIds
 from holdfast.storage.base import Storage
 from holdfast.storage.open import open_storage

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.guard import layout
-from holdfast.guard.blocks import is_lz4
-from holdfast.guard.changelog import (
+from holdfast.guard.index import Index, OperatorFacts, StoredFile, StoreFacts
+from holdfast.guard.savepoints import Shelf
+from holdfast.guard.spark_files import layout
+from holdfast.guard.spark_files.changelog import (
     DELETE,
     MERGE,
     read_changelog,
@@ -28,9 +29,8 @@ from holdfast.guard.changelog import (
     typed_records,
     untyped_records,
 )
-from holdfast.guard.index import Index, OperatorFacts, StoredFile, StoreFacts
-from holdfast.guard.logs import parse_rocks
-from holdfast.guard.shelf import Shelf
+from holdfast.guard.spark_files.lz4_blocks import is_lz4
+from holdfast.guard.spark_files.metadata_logs import parse_rocks
 
 STATE_BYTES_MAX = 512 * 1024 * 1024
 MERGED = b"\x00merged"

@@ -29,7 +29,7 @@ from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.position import CounterPosition
 from holdfast.guard.capture import Captured, capture, digests
-from holdfast.guard.checksum import HadoopCheck
+from holdfast.guard.checkpoint_location import Live, derived_name, moved
 from holdfast.guard.index import (
     BATCHES,
     FILES,
@@ -44,10 +44,10 @@ from holdfast.guard.index import (
     index_bytes,
     read_index,
 )
-from holdfast.guard.layout import hadoop_sidecar
-from holdfast.guard.live import Live, derived_name, moved
-from holdfast.guard.logs import parse_query_id
-from holdfast.guard.places import check_save
+from holdfast.guard.locations import check_save
+from holdfast.guard.spark_files.checksum import HadoopCheck
+from holdfast.guard.spark_files.layout import hadoop_sidecar
+from holdfast.guard.spark_files.metadata_logs import parse_query_id
 from holdfast.ids import IdSource, check_name
 from holdfast.settings import Settings
 from holdfast.storage.base import Storage

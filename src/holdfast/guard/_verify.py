@@ -27,12 +27,13 @@ from holdfast.checkpoint.reader import as_finding
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.findings import Finding, Severity, errors_of
-from holdfast.guard import layout
-from holdfast.guard.checksum import HadoopCheck, check_hadoop, check_spark
+from holdfast.guard.checkpoint_location import Listing, Live, MovedError, normal
 from holdfast.guard.closure import compute, last_committed
 from holdfast.guard.index import Index
-from holdfast.guard.live import Listing, Live, MovedError, normal
-from holdfast.guard.logs import (
+from holdfast.guard.savepoints import Shelf
+from holdfast.guard.spark_files import layout
+from holdfast.guard.spark_files.checksum import HadoopCheck, check_hadoop, check_spark
+from holdfast.guard.spark_files.metadata_logs import (
     Offsets,
     log_offset,
     parse_commit,
@@ -42,7 +43,6 @@ from holdfast.guard.logs import (
     parse_rocks,
     parse_source_log,
 )
-from holdfast.guard.shelf import Shelf
 from holdfast.storage.base import StorageReader
 
 

@@ -21,9 +21,15 @@ from holdfast.checkpoint.pins import unpin as core_unpin
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
 from holdfast.format.documents import Pin
-from holdfast.guard.savepoint import DEFAULTS
-from holdfast.guard.shelf import Listed, Shelf
-from holdfast.guard.states import STATE_BYTES_MAX, StoreCount, StoreDiff, counts, diff
+from holdfast.guard._save import DEFAULTS
+from holdfast.guard.savepoints import Listed, Shelf
+from holdfast.guard.spark_files.state_inspect import (
+    STATE_BYTES_MAX,
+    StoreCount,
+    StoreDiff,
+    counts,
+    diff,
+)
 from holdfast.settings import Settings
 from holdfast.storage.base import Storage
 from holdfast.storage.open import open_storage

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.guard.blocks import is_lz4, plain
-from holdfast.guard.logs import damaged
+from holdfast.guard.spark_files.lz4_blocks import is_lz4, plain
+from holdfast.guard.spark_files.metadata_logs import damaged
 
 _INT = struct.Struct(">i")
 _SHORT = struct.Struct(">H")
