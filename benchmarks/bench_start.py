@@ -19,8 +19,8 @@ from pathlib import Path
 from side_by_side import arguments
 
 import holdfast as hf
-from holdfast.java import require_java
-from holdfast.pipeline import classes
+from holdfast.spark import class_archive as classes
+from holdfast.spark.java import require_java
 
 
 def started(home: Path, daemon: str) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import Store
-from holdfast.pipeline.session import open_session
+from holdfast.spark.session import open_session
 
 PARTITIONS = 2
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.java import find_java
-from holdfast.pipeline import classes
+from holdfast.spark import class_archive as classes
+from holdfast.spark.java import find_java
 from servers import UnavailableError, versitygw
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from holdfast.errors import HoldfastError
-from holdfast.java import JAVA_MIN, PLACES, find_java, java_major, wrap_java
+from holdfast.spark.java import JAVA_MIN, PLACES, find_java, java_major, wrap_java
 
 CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
 

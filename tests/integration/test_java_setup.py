@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import java
 from holdfast.errors import IncompatibleError, NotFoundError
+from holdfast.spark import java
 
 ROOT = Path(__file__).resolve().parents[2]
 # What Spark's own start scripts call; `java` is not among it.

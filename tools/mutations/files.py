@@ -109,7 +109,7 @@ MUTATIONS = [
     ),
     _s(
         "test_the_sessions_time_zone_is_the_users",
-        "pipeline/session.py",
+        "spark/session.py",
         "RUNTIME = {",
         'RUNTIME = {\n    "spark.sql.session.timeZone": "UTC",',
     ),
@@ -121,7 +121,7 @@ MUTATIONS = [
     ),
     _s(
         "test_failures_name_the_file_the_record_and_the_cause",
-        "pipeline/failures.py",
+        "spark/errors.py",
         "            throwable = throwable.getCause()",
         "            throwable = None",
     ),

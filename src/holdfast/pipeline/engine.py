@@ -23,7 +23,6 @@ from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.pipeline.crowding import Crowding
 from holdfast.pipeline.evolve import ChangePlan
-from holdfast.pipeline.failures import explainer, spark_failure
 from holdfast.pipeline.frames import FrameBuilder, Plan
 from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.logs import Logs
@@ -44,6 +43,7 @@ from holdfast.pipeline.sinks.api import token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of
 from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
 from holdfast.pipeline.watermarks import Watermarks
+from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 
 log = logging.getLogger("holdfast.pipeline")

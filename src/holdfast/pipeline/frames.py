@@ -31,14 +31,6 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.jvm import (
-    ArrowMap,
-    Scan,
-    begin_shuffles,
-    is_classic,
-    plan_now,
-    scans_of,
-)
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolve import source_frame, union_frame
 from holdfast.pipeline.resolving.common import Resolved, spark_schema
@@ -54,6 +46,14 @@ from holdfast.pipeline.stage import (
     run_stage,
 )
 from holdfast.pipeline.watermarks import Observed, count_rows, observe, time_kind
+from holdfast.spark.classic import (
+    ArrowMap,
+    Scan,
+    begin_shuffles,
+    is_classic,
+    plan_now,
+    scans_of,
+)
 
 log = logging.getLogger("holdfast.pipeline")
 _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])

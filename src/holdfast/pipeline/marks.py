@@ -16,8 +16,8 @@ from holdfast.checkpoint import Draft
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import check_name
-from holdfast.pipeline.failures import spark_failure
 from holdfast.pipeline.graph import Graph, StaticTable, StepNode, upstream
+from holdfast.spark.errors import spark_failure
 
 OWN = "holdfast."
 _TABLE = f"{OWN}static."

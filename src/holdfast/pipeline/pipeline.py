@@ -15,10 +15,10 @@ from typing import Any
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import SystemClock
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.engine import Engine
 from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
@@ -29,19 +29,19 @@ from holdfast.pipeline.quarantine import Quarantine
 from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
 from holdfast.pipeline.resolving.common import Resolved
-from holdfast.pipeline.session import (
-    RuntimeSettings,
-    check_session,
-    check_workers,
-    is_local,
-    open_session,
-)
 from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.start import StartPlanner
 from holdfast.pipeline.stream import Stream
 from holdfast.pipeline.view import View
 from holdfast.settings import Settings
+from holdfast.spark.session import (
+    RuntimeSettings,
+    check_session,
+    check_workers,
+    is_local,
+    open_session,
+)
 from holdfast.storage.open import OBJECT_SCHEMES
 
 log = logging.getLogger("holdfast.pipeline")

@@ -16,7 +16,6 @@ from pyspark.sql import types as T  # noqa: N812
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.sets import check_same_names
-from holdfast.pipeline.failures import user_code_failed
 from holdfast.pipeline.graph import (
     WEIGHT,
     Graph,
@@ -35,10 +34,11 @@ from holdfast.pipeline.resolving.common import Resolved, arrow_schema, named, sp
 from holdfast.pipeline.resolving.join import resolve_join
 from holdfast.pipeline.resolving.sets import resolve_rows
 from holdfast.pipeline.resolving.top import resolve_top
-from holdfast.pipeline.resolving.types import check_carried
 from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
 from holdfast.pipeline.resolving.window import resolve_window
 from holdfast.pipeline.watermarks import time_kind
+from holdfast.spark.errors import user_code_failed
+from holdfast.spark.types import check_carried
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,

@@ -31,7 +31,7 @@ from holdfast.pipeline.operators.work import (
     Work,
     weights_of,
 )
-from holdfast.pipeline.zones import in_utc
+from holdfast.spark.time_zones import in_utc
 from holdfast.state import (
     BagPartition,
     LatestPartition,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
@@ -14,7 +15,6 @@ from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
 from holdfast.pipeline.declare.sets import add_compared, union_of
 from holdfast.pipeline.declare.top import latest_node, top_k_node
 from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     WEIGHT,
     DedupeBound,

@@ -17,7 +17,7 @@ from typing import Any
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.graph import SourceNode
-from holdfast.pipeline.zones import micros_sql
+from holdfast.spark.time_zones import micros_sql
 
 _clock: Clock = SystemClock()
 log = logging.getLogger("holdfast.pipeline")

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.durations import duration_us
 
 WINDOWS_MAX = 1_000
 START, END = "window_start", "window_end"

@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from holdfast.errors import IncompatibleError
-from holdfast.java import require_java
-from holdfast.pipeline import classes
+from holdfast.spark import class_archive as classes
+from holdfast.spark.java import require_java
 
 SCRIPT = """
 import json, sys
@@ -87,7 +87,7 @@ def test_a_damaged_archive_changes_nothing_and_workers_come_from_the_daemon(
     assert found["view"] == VIEW
     assert any(str(path) in argument for argument in found["arguments"])
     main, worker, loaded, _ = found["facts"]
-    assert main == "holdfast.pipeline.daemon"
+    assert main == "holdfast.spark.daemon"
     assert loaded == "True"
     assert ".zip" not in worker
     assert found["ahead"] == 1, "workers are started while the first epoch is planned"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import IncompatibleError, InternalError, InvalidInputError
-from holdfast.java import Java
-from holdfast.pipeline import classes
+from holdfast.spark import class_archive as classes
+from holdfast.spark.java import Java
 
 
 @pytest.fixture

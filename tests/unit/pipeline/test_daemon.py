@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from holdfast.pipeline import daemon
-from holdfast.pipeline.daemon import without_copies
+from holdfast.spark import daemon
+from holdfast.spark.daemon import without_copies
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def loaded(code: str) -> tuple[str, set[str]]:
 
 def test_the_daemon_has_loaded_what_tasks_need_and_says_nothing():
     """Workers find the stage and every operator there; standard output belongs to the protocol."""
-    said, modules = loaded("from holdfast.pipeline.daemon import load; load()")
+    said, modules = loaded("from holdfast.spark.daemon import load; load()")
     assert said == ""
     wanted = {"stage", "operators.aggregate", "operators.join", "operators.window"}
     assert {f"holdfast.pipeline.{name}" for name in wanted} <= modules
@@ -65,7 +65,7 @@ def test_what_is_loaded_works_in_the_workers_that_are_forked():
     """Threads of pyarrow and numpy in the daemon do no harm behind a fork: several, one by one."""
     code = """
 import os
-from holdfast.pipeline.daemon import load
+from holdfast.spark.daemon import load
 load()
 for _ in range(3):
     child = os.fork()

@@ -102,7 +102,7 @@ def spark() -> Iterator[Check]:
 
 def java() -> Check:
     """Java that Spark can run on: a problem only where Spark is installed."""
-    from holdfast.java import require_java
+    from holdfast.spark.java import require_java
 
     bad = "problem" if _version("pyspark") is not None else "warning"
     try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 
 from holdfast.cli.machine import Preparation
-from holdfast.java import require_java
-from holdfast.pipeline import classes
+from holdfast.spark import class_archive as classes
+from holdfast.spark.java import require_java
 
 
 def prepared() -> Preparation:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import ddl_columns
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     Node,
     OperatorNode,

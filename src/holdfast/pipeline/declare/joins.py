@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.sets import add_compared, select_step
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     Graph,
     Node,

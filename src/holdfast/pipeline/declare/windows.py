@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.declare.joins import JoinSpec
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.graph import (
     DedupeBound,
     LateNode,

@@ -13,7 +13,6 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.exact_folds import ExactSpreadFold, ExactSumFold
 from holdfast.pipeline.operators.fold import (
@@ -29,7 +28,8 @@ from holdfast.pipeline.operators.fold import (
 from holdfast.pipeline.operators.work import HASH, TIMES
 from holdfast.pipeline.resolving.common import Resolved, hash_text, key_schema
 from holdfast.pipeline.resolving.gather import GATHERED, Gatherer, sketch_fold
-from holdfast.pipeline.resolving.types import kept_type, key_type
+from holdfast.spark.classic import Selection
+from holdfast.spark.types import kept_type, key_type
 
 _TOP = "-72057594037927936L"
 _LOW = "72057594037927935L"

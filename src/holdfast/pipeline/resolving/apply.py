@@ -11,10 +11,10 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.apply import ApplyDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.apply import ApplyWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
+from holdfast.spark.classic import Selection
 
 
 def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

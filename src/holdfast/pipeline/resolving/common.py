@@ -17,7 +17,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
 from holdfast.pipeline.operators.work import Work
-from holdfast.pipeline.resolving.types import kept_type, key_type
+from holdfast.spark.types import kept_type, key_type
 
 
 @dataclass(frozen=True)

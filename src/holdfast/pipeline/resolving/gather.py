@@ -20,7 +20,7 @@ from holdfast.pipeline.operators.gather import (
 )
 from holdfast.pipeline.operators.sketch import SketchFold, lg_k_of, library
 from holdfast.pipeline.resolving.top import check_ordered
-from holdfast.pipeline.resolving.types import hashed, kept_type
+from holdfast.spark.types import hashed, kept_type
 
 GATHERED = frozenset({"percentile", "collect_list", "collect_set", "first", "udaf"})
 

@@ -18,12 +18,12 @@ from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.joins import JoinSpec, join_columns
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.join import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.pipeline.operators.pairs import Reach
 from holdfast.pipeline.operators.work import HASH, SIDE
 from holdfast.pipeline.resolving.common import Resolved, key_schema, nullable_type
-from holdfast.pipeline.resolving.types import has_maps, kept_type
+from holdfast.spark.classic import Selection
+from holdfast.spark.types import has_maps, kept_type
 
 _SIDES = ("left", "right")
 _DIGITS_MAX = 38

@@ -10,7 +10,6 @@ import pyarrow as pa
 from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.sets import SetWork
 from holdfast.pipeline.operators.work import HASH, SIDE
 from holdfast.pipeline.resolving.common import (
@@ -19,6 +18,7 @@ from holdfast.pipeline.resolving.common import (
     key_schema,
     nullable_type,
 )
+from holdfast.spark.classic import Selection
 
 
 def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

@@ -14,11 +14,11 @@ from holdfast.pipeline.columns import check_columns, quoted
 from holdfast.pipeline.declare.terms import Term
 from holdfast.pipeline.declare.top import TopDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.top import TopWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
-from holdfast.pipeline.resolving.types import has_maps, kept_type
+from holdfast.spark.classic import Selection
+from holdfast.spark.types import has_maps, kept_type
 
 _EVERYTHING = "_all"
 

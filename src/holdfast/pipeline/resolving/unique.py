@@ -10,10 +10,10 @@ import pyarrow as pa
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.graph import WEIGHT, DedupeBound, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
 from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema, hash_text, key_schema
+from holdfast.spark.classic import Selection
 
 
 def resolve_distinct(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

@@ -13,7 +13,6 @@ from holdfast.errors import InvalidInputError, invariant
 from holdfast.pipeline.columns import quoted
 from holdfast.pipeline.declare.windows import WindowDetail
 from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.jvm import Selection
 from holdfast.pipeline.operators.aggregate import AggregateWork
 from holdfast.pipeline.operators.session import ALL, SessionWork
 from holdfast.pipeline.operators.window import AT, ROW, WindowWork
@@ -21,7 +20,8 @@ from holdfast.pipeline.operators.work import HASH, Work
 from holdfast.pipeline.resolving.aggregate import resolve_aggregate
 from holdfast.pipeline.resolving.common import Resolved, arrow_schema
 from holdfast.pipeline.windows import END, START
-from holdfast.pipeline.zones import micros_sql
+from holdfast.spark.classic import Selection
+from holdfast.spark.time_zones import micros_sql
 
 # Where tasks put the window: not under its own names, which an input may have too.
 _PLACES = {"hf window start": START, "hf window end": END}

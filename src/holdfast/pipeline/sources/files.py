@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
+from holdfast.durations import duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
 from holdfast.pipeline.columns import ddl_columns, schema_ddl
-from holdfast.pipeline.durations import duration_us
 from holdfast.pipeline.sources.api import Backlog, Slice
 from holdfast.pipeline.sources.cleaning import AfterRead, Cleaner, checked_archive
 from holdfast.pipeline.sources.culprits import bad_record
@@ -32,7 +32,7 @@ from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.jvm import Scan
+    from holdfast.spark.classic import Scan
 
 Format = Literal["parquet", "json", "csv"]
 OnChange = Literal["refuse", "keep"]

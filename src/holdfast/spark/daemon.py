@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-MODULE = __name__ if __name__ != "__main__" else "holdfast.pipeline.daemon"
+MODULE = __name__ if __name__ != "__main__" else "holdfast.spark.daemon"
 
 
 def without_copies(path: Sequence[str]) -> list[str]:

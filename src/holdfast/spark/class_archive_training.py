@@ -1,6 +1,6 @@
 """A small pipeline that makes Spark load what pipelines use; its JVM writes the archive at its end.
 
-Run: python -m holdfast.pipeline.training DIRECTORY ARCHIVE
+Run: python -m holdfast.spark.class_archive_training DIRECTORY ARCHIVE
 """
 
 from __future__ import annotations

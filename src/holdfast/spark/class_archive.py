@@ -29,7 +29,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.errors import IncompatibleError, InternalError, InvalidInputError
-from holdfast.java import Java
+from holdfast.spark.java import Java
 from holdfast.storage.local.disk import Disk
 
 CACHE_VARIABLE = "HOLDFAST_CACHE"
@@ -139,7 +139,7 @@ def _train(java: Java, home: Path, made: Path) -> str:
     """Run the small pipeline, and wait for its JVM; returns what they printed."""
     # The JVM writes after Python has ended; both hold the pipe, so this waits for both.
     process = subprocess.Popen(  # noqa: S603 - this Python, and names made here
-        [sys.executable, "-P", "-m", "holdfast.pipeline.training", str(home), str(made)],
+        [sys.executable, "-P", "-m", "holdfast.spark.class_archive_training", str(home), str(made)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         start_new_session=True, env={**os.environ, "JAVA_HOME": str(java.home)},
     )  # fmt: skip

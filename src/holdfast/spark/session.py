@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline import daemon
-from holdfast.pipeline.classes import archive_options
+from holdfast.spark import daemon
+from holdfast.spark.class_archive import archive_options
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -53,7 +53,7 @@ def open_session(
             kind="missing_extra",
             remedy="pip install 'holdfast-spark[spark]'",
         ) from error
-    from holdfast.java import require_java
+    from holdfast.spark.java import require_java
 
     active = SparkSession.getActiveSession()
     if active is not None and master is None:

@@ -1,0 +1,1 @@
+"""Everything that touches Spark itself: sessions, types, errors, Java, and its private names."""
