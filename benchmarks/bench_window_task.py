@@ -23,10 +23,12 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
-from holdfast.pipeline.operators import aggregate, panes, window
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.fold import CountFold, ExtremeFold, SumFold
-from holdfast.pipeline.operators.work import HASH, WEIGHT, EpochContext
+from holdfast.operators.aggregate import execute as aggregate
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.base import CountFold, ExtremeFold, SumFold
+from holdfast.operators.base import HASH, WEIGHT, EpochContext
+from holdfast.operators.window import execute as window
+from holdfast.operators.window import panes
 from holdfast.state import (
     LatestPartition,
     MergePolicy,

@@ -172,7 +172,7 @@ MUTATIONS = [
     ),
     Mutation(
         EXACT + "test_a_mean_is_off_by_less_than_one_unit_in_the_last_place",
-        "pipeline/operators/exact.py",
+        "operators/aggregate/functions/exact.py",
         " - error + self.rest - quotient * beyond",
         " - error - quotient * beyond",
     ),

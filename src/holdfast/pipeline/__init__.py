@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
+    from holdfast.operators.apply.execute import ApplyContext
+    from holdfast.operators.join.declare import interval
     from holdfast.pipeline import sinks, sources
     from holdfast.pipeline.aggregates import (
         Aggregate,
@@ -27,8 +29,6 @@ if TYPE_CHECKING:
         variance,
     )
     from holdfast.pipeline.command import run_command
-    from holdfast.pipeline.declare.joins import interval
-    from holdfast.pipeline.operators.apply import ApplyContext
     from holdfast.pipeline.pipeline import Pipeline
     from holdfast.pipeline.report import EpochReport, RunSummary
     from holdfast.pipeline.stream import Stream
@@ -68,7 +68,7 @@ __all__ = [
 # Loaded when first asked for: a task on an executor does not pay for what plans epochs.
 _WHERE = {
     "Aggregate": "holdfast.pipeline.aggregates",
-    "ApplyContext": "holdfast.pipeline.operators.apply",
+    "ApplyContext": "holdfast.operators.apply.execute",
     "EpochReport": "holdfast.pipeline.report",
     "Pipeline": "holdfast.pipeline.pipeline",
     "RunSummary": "holdfast.pipeline.report",
@@ -80,7 +80,7 @@ _WHERE = {
     "count": "holdfast.pipeline.aggregates",
     "count_distinct": "holdfast.pipeline.aggregates",
     "first": "holdfast.pipeline.aggregates",
-    "interval": "holdfast.pipeline.declare.joins",
+    "interval": "holdfast.operators.join.declare",
     "last": "holdfast.pipeline.aggregates",
     "max": "holdfast.pipeline.aggregates",
     "median": "holdfast.pipeline.aggregates",

@@ -1,7 +1,7 @@
 """Aggregate functions as a user writes them: `hf.sum("amount")`. No Spark in here.
 
 Each function says what it keeps for a group and what it needs from every row; how whole batches
-are folded in is in `holdfast.pipeline.operators.fold`.
+are folded in is in `holdfast.operators.aggregate.functions.base`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.declare.terms import Term, parse_terms
+from holdfast.operators.sort_order import Term, parse_terms
 
 AggregateKind = Literal[
     "count", "sum", "avg", "min", "max", "stddev", "variance", "count_distinct",

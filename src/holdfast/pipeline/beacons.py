@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.ids import VNODE_BITS, VNODE_COUNT
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.base import HASH, WEIGHT
 
 
 def with_beacons(spark: Any, frame: Any, partitions: int) -> Any:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from holdfast.format.documents import Counts
 from holdfast.format.manifest import OperatorEntry
-from holdfast.pipeline.operators.work import Work
+from holdfast.operators.base import Work
 
 
 class Count(NamedTuple):

@@ -21,6 +21,7 @@ from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import reach
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
+from holdfast.operators.analysis import Resolved
 from holdfast.pipeline.crowding import Crowding
 from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.frames import FrameBuilder, Plan
@@ -37,7 +38,6 @@ from holdfast.pipeline.report import (
     RunSummary,
     Stopwatch,
 )
-from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.sinks.api import token_text
 from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of

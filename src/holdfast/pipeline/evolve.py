@@ -15,6 +15,9 @@ from dataclasses import dataclass
 
 from holdfast.errors import IncompatibleError
 from holdfast.format.topology import Part, Topology, differences
+from holdfast.operators.analysis import Resolved
+from holdfast.operators.dedupe.execute import DedupeWork
+from holdfast.operators.join.execute import JoinWork
 from holdfast.pipeline.graph import (
     Graph,
     LateNode,
@@ -25,9 +28,6 @@ from holdfast.pipeline.graph import (
     StepNode,
     UnionNode,
 )
-from holdfast.pipeline.operators.join import JoinWork
-from holdfast.pipeline.operators.unique import DedupeWork
-from holdfast.pipeline.resolving.common import Resolved
 
 
 @dataclass(frozen=True)

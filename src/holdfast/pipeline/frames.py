@@ -19,6 +19,8 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from holdfast.operators.analysis import Resolved, spark_schema
+from holdfast.operators.base import HASH
 from holdfast.pipeline.beacons import with_beacons
 from holdfast.pipeline.graph import (
     Graph,
@@ -31,9 +33,7 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.operators.work import HASH
 from holdfast.pipeline.resolve import source_frame, union_frame
-from holdfast.pipeline.resolving.common import Resolved, spark_schema
 from holdfast.pipeline.sources.api import Slice, SourceReader
 from holdfast.pipeline.stage import (
     CONTROL,

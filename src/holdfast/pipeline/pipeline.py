@@ -19,6 +19,7 @@ from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
+from holdfast.operators.analysis import Resolved
 from holdfast.pipeline.engine import Engine
 from holdfast.pipeline.evolve import ChangePlan
 from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
@@ -28,7 +29,6 @@ from holdfast.pipeline.outputs import Wish
 from holdfast.pipeline.quarantine import Quarantine
 from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.pipeline.resolve import resolve
-from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.stage import Place
 from holdfast.pipeline.start import StartPlanner

@@ -14,8 +14,16 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.operators.aggregate.analyze import resolve_aggregate
+from holdfast.operators.analysis import Resolved, arrow_schema, named, spark_schema
+from holdfast.operators.apply.analyze import resolve_apply
+from holdfast.operators.dedupe.analyze import resolve_dedupe, resolve_distinct
+from holdfast.operators.join.analyze import resolve_join
+from holdfast.operators.setops.analyze import resolve_rows
+from holdfast.operators.setops.declare import check_same_names
+from holdfast.operators.topk.analyze import resolve_top
+from holdfast.operators.window.analyze import resolve_window
 from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.declare.sets import check_same_names
 from holdfast.pipeline.graph import (
     WEIGHT,
     Graph,
@@ -28,14 +36,6 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.resolving.aggregate import resolve_aggregate
-from holdfast.pipeline.resolving.apply import resolve_apply
-from holdfast.pipeline.resolving.common import Resolved, arrow_schema, named, spark_schema
-from holdfast.pipeline.resolving.join import resolve_join
-from holdfast.pipeline.resolving.sets import resolve_rows
-from holdfast.pipeline.resolving.top import resolve_top
-from holdfast.pipeline.resolving.unique import resolve_dedupe, resolve_distinct
-from holdfast.pipeline.resolving.window import resolve_window
 from holdfast.pipeline.watermarks import time_kind
 from holdfast.spark.errors import user_code_failed
 from holdfast.spark.types import check_carried

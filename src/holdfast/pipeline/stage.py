@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
-from holdfast.pipeline.operators.work import (
+from holdfast.operators.base import (
     HASH,
     WEIGHT,
     EpochContext,

@@ -16,10 +16,10 @@ from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.topology import Topology
+from holdfast.operators.analysis import Resolved
 from holdfast.pipeline.evolve import ChangePlan, joined, plan_changes, plan_rebuild
 from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.outputs import History, history_of, not_rebuildable, planned_history
-from holdfast.pipeline.resolving.common import Resolved
 from holdfast.pipeline.settling import Outputs
 from holdfast.pipeline.sinks.api import SinkWriter
 from holdfast.pipeline.stage import Place

@@ -8,13 +8,13 @@ from typing import Any
 
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
+from holdfast.operators.apply.declare import apply_node
+from holdfast.operators.join.declare import Interval, Join, On, add_join
+from holdfast.operators.setops.declare import add_compared, union_of
+from holdfast.operators.topk.declare import latest_node, top_k_node
+from holdfast.operators.window.declare import late_node, refuse_window_options, window_node
 from holdfast.pipeline.aggregates import Aggregate
 from holdfast.pipeline.columns import split_top
-from holdfast.pipeline.declare.apply import apply_node
-from holdfast.pipeline.declare.joins import Interval, Join, On, add_join
-from holdfast.pipeline.declare.sets import add_compared, union_of
-from holdfast.pipeline.declare.top import latest_node, top_k_node
-from holdfast.pipeline.declare.windows import late_node, refuse_window_options, window_node
 from holdfast.pipeline.graph import (
     WEIGHT,
     DedupeBound,

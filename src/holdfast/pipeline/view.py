@@ -10,10 +10,10 @@ import pyarrow as pa
 from holdfast.checkpoint import StoreReader
 from holdfast.errors import NotFoundError
 from holdfast.format.documents import Summary
-from holdfast.pipeline.operators.aggregate import ROWS
-from holdfast.pipeline.operators.sets import SHOWN
-from holdfast.pipeline.operators.work import WEIGHT
-from holdfast.pipeline.resolving.common import Resolved, spark_schema
+from holdfast.operators.aggregate.execute import ROWS
+from holdfast.operators.analysis import Resolved, spark_schema
+from holdfast.operators.base import WEIGHT
+from holdfast.operators.setops.execute import SHOWN
 from holdfast.pipeline.stage import Place, source_of
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.operators.apply import ApplyWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.apply.execute import ApplyWork
+from holdfast.operators.base import HASH, WEIGHT
 
 STAMP = pa.timestamp("us", tz="UTC")
 KEYS = pa.schema([("k", pa.string())])

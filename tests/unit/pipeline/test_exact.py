@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.operators import exact_folds
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.exact import (
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions import exact_sums as exact_folds
+from holdfast.operators.aggregate.functions.base import CountFold, SumFold, as_doubles
+from holdfast.operators.aggregate.functions.exact import (
     STORED,
     Scaled,
     parts_of,
@@ -25,11 +26,10 @@ from holdfast.pipeline.operators.exact import (
     stored_form,
     summed,
 )
-from holdfast.pipeline.operators.exact_folds import ExactSpreadFold, ExactSumFold
-from holdfast.pipeline.operators.fold import CountFold, SumFold, as_doubles
-from holdfast.pipeline.operators.moments import divided, spread
-from holdfast.pipeline.operators.pairs import Entries, multiplied
-from holdfast.pipeline.operators.work import HASH, TIMES, WEIGHT
+from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
+from holdfast.operators.aggregate.functions.moments import divided, spread
+from holdfast.operators.base import HASH, TIMES, WEIGHT
+from holdfast.operators.join.matching import Entries, multiplied
 
 KEYS = pa.schema([("k", pa.int64())])
 LONGS = [-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32) - 1]

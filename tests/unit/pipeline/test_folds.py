@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.exact_folds import ExactSpreadFold, ExactSumFold
-from holdfast.pipeline.operators.fold import (
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.base import (
     Batch,
     CountFold,
     DistinctFold,
@@ -26,8 +25,9 @@ from holdfast.pipeline.operators.fold import (
     SumFold,
     best,
 )
-from holdfast.pipeline.operators.unique import DedupeWork, DistinctWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT, group_numbers
+from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
+from holdfast.operators.base import HASH, WEIGHT, group_numbers
+from holdfast.operators.dedupe.execute import DedupeWork, DistinctWork
 from holdfast.state.arrow.batches import group_rows
 
 KEYS = pa.schema([("k", pa.string())])

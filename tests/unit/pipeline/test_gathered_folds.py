@@ -14,11 +14,16 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.declare.terms import Term
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.gather import CollectFold, FirstFold, PercentileFold, UserFold
-from holdfast.pipeline.operators.sketch import SketchFold, image_of
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.holistic import (
+    CollectFold,
+    FirstFold,
+    PercentileFold,
+    UserFold,
+)
+from holdfast.operators.aggregate.functions.sketch import SketchFold, image_of
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.sort_order import Term
 
 KEYS = pa.schema([("k", pa.string())])
 ONE = pa.schema([("_v0", pa.float64())])

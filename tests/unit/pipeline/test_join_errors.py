@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast as hf
-from holdfast.pipeline.declare.joins import JoinSpec, join_columns
+from holdfast.operators.join.declare import JoinSpec, join_columns
 
 
 def streams(tmp_path, **more):

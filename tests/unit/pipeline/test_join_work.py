@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from work_harness import Harness
 
-from holdfast.pipeline.operators.join import JoinSide, JoinWork, OutColumn
-from holdfast.pipeline.operators.pairs import Reach
-from holdfast.pipeline.operators.sets import SetWork
-from holdfast.pipeline.operators.work import HASH, SIDE, WEIGHT
+from holdfast.operators.base import HASH, SIDE, WEIGHT
+from holdfast.operators.join.execute import JoinSide, JoinWork, OutColumn
+from holdfast.operators.join.matching import Reach
+from holdfast.operators.setops.execute import SetWork
 
 EXAMPLES = 400 if os.environ.get("HOLDFAST_SOAK") == "1" else 20
 NULLS = (None, None)
@@ -280,7 +280,7 @@ def test_only_touched_keys_are_read() -> None:
             return original(rows, {n: Spy(n, t) for n, t in traces.items()}, context)
 
     traces = {}
-    from holdfast.pipeline.operators.work import EpochContext
+    from holdfast.operators.base import EpochContext
     from holdfast.state import BagPartition
 
     for name, schema in harness.work.traces.items():

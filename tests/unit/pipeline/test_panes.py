@@ -14,18 +14,18 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.operators import window
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.fold import (
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.base import (
     CountFold,
     DistinctFold,
     ExtremeFold,
     SpreadFold,
     SumFold,
 )
-from holdfast.pipeline.operators.panes import can_add_up
-from holdfast.pipeline.operators.window import AT, WindowWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.window import execute as window
+from holdfast.operators.window.execute import AT, WindowWork
+from holdfast.operators.window.panes import can_add_up
 
 TIME = pa.timestamp("us", tz="UTC")
 KEYS = pa.schema([("k", pa.string()), ("window_start", TIME), ("window_end", TIME)])

@@ -17,9 +17,9 @@ from test_window_work import ROW_SCHEMA, inner, session_work
 from test_window_work import batch_of as timed_of
 from work_harness import Harness
 
-from holdfast.pipeline.operators.unique import DedupeWork
-from holdfast.pipeline.operators.window import WindowWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.dedupe.execute import DedupeWork
+from holdfast.operators.window.execute import WindowWork
 
 KEYS = pa.schema([("k", pa.string())])
 SEEN = pa.schema([("k", pa.string()), ("at", STAMP)])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from work_harness import Harness
 
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.declare.terms import Term, parse_terms
-from holdfast.pipeline.operators.ordering import total_order
-from holdfast.pipeline.operators.top import TopWork
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.row_order import total_order
+from holdfast.operators.sort_order import Term, parse_terms
+from holdfast.operators.topk.execute import TopWork
 
 KEYS = pa.schema([("k", pa.string())])
 ROW = pa.schema([("x", pa.float64()), ("k", pa.string()), ("t", pa.string())])

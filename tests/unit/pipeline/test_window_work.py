@@ -13,11 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from work_harness import Harness
 
-from holdfast.pipeline.operators.aggregate import AggregateWork
-from holdfast.pipeline.operators.fold import CountFold, DistinctFold, ExtremeFold, SumFold
-from holdfast.pipeline.operators.session import ALL, SessionWork
-from holdfast.pipeline.operators.window import AT, ROW, WindowWork, window_hash
-from holdfast.pipeline.operators.work import HASH, WEIGHT
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.base import (
+    CountFold,
+    DistinctFold,
+    ExtremeFold,
+    SumFold,
+)
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.window.execute import AT, ROW, WindowWork, window_hash
+from holdfast.operators.window.session import ALL, SessionWork
 
 TIME = pa.timestamp("us", tz="UTC")
 WINDOW = [pa.field("window_start", TIME), pa.field("window_end", TIME)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
-from holdfast.pipeline.operators.work import EpochContext
+from holdfast.operators.base import EpochContext
 from holdfast.state import BagPartition, LatestPartition, RunSource, RunTarget, TraceKind
 from holdfast.storage import MemoryStorage
 

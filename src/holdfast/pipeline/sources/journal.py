@@ -154,7 +154,7 @@ class JournalSourceReader:
 
     def read(self, spark: Any, piece: Slice) -> Any:
         """The events of a slice, each byte range in a task of its own."""
-        from holdfast.pipeline.resolving.common import arrow_schema
+        from holdfast.operators.analysis import arrow_schema
 
         pieces: tuple[LogSlice, ...] = piece.detail[1]
         schema, head = self._source.raw_schema(), self._source.head()

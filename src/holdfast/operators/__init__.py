@@ -1,0 +1,1 @@
+"""Operators: one folder each. `declare` needs neither Spark nor Arrow, `execute` no Spark."""

@@ -1,0 +1,1 @@
+"""`group_by().agg()`: one row for each group, kept up to date."""

@@ -1,0 +1,1 @@
+"""`apply`: a user function with state and timers."""

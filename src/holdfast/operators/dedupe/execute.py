@@ -1,0 +1,168 @@
+"""distinct and dedupe: every different row once, and the first row of each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.operators.base import (
+    DELETED,
+    HASH,
+    WEIGHT,
+    EpochContext,
+    Result,
+    WorkBase,
+    changes_batch,
+    group_by_key,
+    weights_of,
+)
+from holdfast.state import TraceSchema
+
+
+@dataclass(frozen=True)
+class DistinctWork(WorkBase):
+    """A row shows while the sum of its weights is more than zero."""
+
+    name: str
+    row: Any
+    changes: bool
+
+    @property
+    def complete(self) -> bool:
+        """The view is the output."""
+        return True
+
+    @property
+    def output(self) -> Any:
+        """The row, and a weight where rows can be taken back."""
+        return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """How often each row is there."""
+        return {self.name: TraceSchema.latest(self.row, pa.schema([("_count", pa.int64())]))}
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Rows whose count crossed zero."""
+        del context
+        if not rows.num_rows:
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output))
+        groups, columns = group_by_key(rows, self.row.names)
+        first = pa.array(groups.first())
+        keys = [column.take(first) for column in columns]
+        probe = pa.RecordBatch.from_arrays(
+            [rows.column(HASH).take(first), *keys], names=[HASH, *self.row.names]
+        )
+        answer = traces[self.name].lookup(probe)
+        kept = pc.fill_null(answer.values.column(0), 0).to_numpy(zero_copy_only=False)
+        before = np.where(answer.found, kept, 0)
+        after = before + groups.sums(weights_of(rows))
+        was, now = before > 0, after > 0
+        update = probe.append_column("_count", pa.array(after))
+        update = update.append_column(DELETED, pa.array(after == 0))
+        if not self.changes:  # only the first sight of a row matters
+            update = update.filter(pa.array(~was))
+        out = changes_batch(self.output, keys, was & ~now, keys, now & ~was)
+        counters = {
+            "keys": len(groups.starts), "keys_new": int((now & ~was).sum()),
+            "keys_gone": int((was & ~now).sum()),
+        }  # fmt: skip
+        return Result(out, {self.name: update}, counters)
+
+
+@dataclass(frozen=True)
+class DedupeWork(WorkBase):
+    """The first row of each key goes through; with a time bound, keys are forgotten."""
+
+    name: str
+    keys: Any
+    row: Any
+    time: str | None = None
+    within_us: int = 0
+
+    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
+        """Keys are forgotten a while after they were seen."""
+        return {self.name: watermark_us - self.within_us} if self.time is not None else {}
+
+    @property
+    def late(self) -> Any:
+        """Rows of which nobody can tell any more whether they are duplicates."""
+        return self.row if self.time is not None else None
+
+    @property
+    def output(self) -> Any:
+        """The rows as they came."""
+        return self.row
+
+    @property
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """The keys that were seen, and when."""
+        if self.time is None:
+            return {self.name: TraceSchema.latest(self.keys, pa.schema([("_epoch", pa.int64())]))}
+        seen = pa.field("_seen", self.row.field(self.time).type)
+        return {self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")}
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+        """Rows of keys that are not known yet; of several at once, the earliest."""
+        counters, late = {"late": 0}, None
+        if self.time is not None and rows.num_rows:
+            mark = context.watermark_us
+            bound = None if mark is None else mark - self.within_us
+            rows, late = self._on_time(rows, bound)
+            counters["late"] = 0 if late is None else late.num_rows
+        if not rows.num_rows:
+            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
+        groups, columns = group_by_key(rows, self.keys.names)
+        first = pa.array(groups.first())
+        probe = pa.RecordBatch.from_arrays(
+            [rows.column(HASH).take(first), *(c.take(first) for c in columns)],
+            names=[HASH, *self.keys.names],
+        )
+        answer = traces[self.name].lookup(probe)
+        fresh = pa.array(~self._remembered(answer, context))
+        chosen = rows.take(first).filter(fresh)
+        if self.time is None:
+            value = pa.array(np.full(chosen.num_rows, context.epoch, np.int64))
+            update = probe.filter(fresh).append_column("_epoch", value)
+        else:
+            update = probe.filter(fresh).append_column("_seen", chosen.column(self.time))
+        out = pa.RecordBatch.from_arrays(
+            [chosen.column(field.name).cast(field.type) for field in self.row], schema=self.row
+        )
+        counters |= {
+            "keys": len(groups.starts),
+            "keys_new": chosen.num_rows,
+            "duplicates": rows.num_rows - chosen.num_rows,
+        }
+        return Result(out, {self.name: update}, counters, late)
+
+    def _remembered(self, answer: Any, context: EpochContext) -> np.ndarray:
+        """Which keys are known; the bound of the trace is that of the epoch before."""
+        found: np.ndarray = answer.found
+        if self.time is None or context.watermark_us is None:
+            return found
+        times = answer.values.column(0).cast(pa.int64())
+        bound = context.watermark_us - self.within_us
+        old = pc.fill_null(pc.less(times, bound), False)  # noqa: FBT003
+        remembered: np.ndarray = found & ~old.to_numpy(zero_copy_only=False)
+        return remembered
+
+    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, Any]:
+        """Rows in order of time, and the late ones; nulls are never late and come last."""
+        times, late = rows.column(self.time).cast(pa.int64()), None
+        if bound_us is not None:
+            old = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
+            if pc.any(old).as_py():
+                gone = rows.filter(old)
+                late = pa.RecordBatch.from_arrays(
+                    [gone.column(field.name).cast(field.type) for field in self.row],
+                    schema=self.row,
+                )
+                rows, times = rows.filter(pc.invert(old)), times.filter(pc.invert(old))
+        order = pc.array_sort_indices(times, null_placement="at_end")
+        return rows.take(order), late

@@ -1,0 +1,1 @@
+"""`union`, `except` and `intersect`."""

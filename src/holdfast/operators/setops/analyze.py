@@ -1,0 +1,51 @@
+"""Types and expressions of operations on whole rows of two streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.operators.analysis import (
+    Resolved,
+    hash_text,
+    key_schema,
+    nullable_type,
+)
+from holdfast.operators.base import HASH, SIDE
+from holdfast.operators.setops.declare import check_same_names
+from holdfast.operators.setops.execute import SetWork
+from holdfast.pipeline.columns import quoted
+from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.spark.classic import Selection
+
+
+def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
+    """Both sides as one union, by name; the hash is taken of the types that both share."""
+    names = [name for name in frames[0].columns if name != WEIGHT]
+    others = [name for name in frames[1].columns if name != WEIGHT]
+    check_same_names(names, others, node.name)
+    weighted = any(WEIGHT in df.columns for df in frames)
+
+    parts = []
+    for number, df in enumerate(frames):
+        more = [f"{number} AS {SIDE}"]
+        if weighted:
+            more.append(WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
+        parts.append(Selection(*(quoted(name) for name in names), *more))
+
+    def sides(inputs: Sequence[Any]) -> Any:
+        done = None
+        for select, df in zip(parts, inputs, strict=True):
+            part = select(df)
+            done = part if done is None else done.unionByName(part)
+        return done
+
+    keys = key_schema(node, sides(frames), tuple(names))
+    row = pa.schema([pa.field(f.name, nullable_type(f.type)) for f in keys])
+    more = [SIDE, *([WEIGHT] if weighted else [])]
+
+    select = Selection(f"{hash_text(names)} AS {HASH}", *(quoted(name) for name in names), *more)
+    work = SetWork(node.name, row, node.detail, node.changes)
+    return Resolved(node, work, lambda inputs: select(sides(inputs)))

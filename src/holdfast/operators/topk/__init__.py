@@ -1,0 +1,1 @@
+"""`top_k` and `latest`."""

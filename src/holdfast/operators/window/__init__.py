@@ -1,0 +1,1 @@
+"""Aggregates by windows of event time."""
