@@ -97,13 +97,13 @@ MUTATIONS = [
     ),
     _s(
         "test_a_listed_name_is_a_literal",
-        "pipeline/sources/reading.py",
+        "connectors/files/frames.py",
         "texts = [escaped(self.url(path)) for path in paths]",
         "texts = [self.url(path) for path in paths]",
     ),
     _s(
         "test_partition_directories_are_sparks",
-        "pipeline/sources/reading.py",
+        "connectors/files/frames.py",
         "groups.setdefault((partition_columns(path), self._way(path)), []).append(path)",
         "groups.setdefault(((), self._way(path)), []).append(path)",
     ),
@@ -127,7 +127,7 @@ MUTATIONS = [
     ),
     _s(
         "test_rows_are_those_of_the_source_whatever_becomes_of_them",
-        "pipeline/sources/api.py",
+        "connectors/source_api.py",
         "    return (rows_read(piece, scans) or 0) if rows_read else 0",
         "    return sum(scan.rows for scan in scans)",
     ),

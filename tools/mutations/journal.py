@@ -158,7 +158,7 @@ MUTATIONS = [
     ),
     _m(
         SETTINGS + "test_truncate_log_decides_where_the_hold_lies",
-        "pipeline/sources/journal.py",
+        "connectors/journal/source.py",
         'sha256(f"{lineage}\\0{pipeline}\\0{source}".encode())',
         'sha256(f"{pipeline}\\0{source}".encode())',
     ),
@@ -187,37 +187,37 @@ MUTATIONS = [
     # Payloads
     _m(
         CHAINED,
-        "pipeline/sinks/payload.py",
+        "connectors/payload/encode.py",
         '    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)\n',
         "",
     ),
     _m(
         CHAINED,
-        "pipeline/sinks/payload.py",
+        "connectors/payload/encode.py",
         "        texts = pc.if_else(pc.is_finite(column), texts, odd)\n",
         '        texts = pc.if_else(pc.is_finite(column), texts, "null")\n',
     ),
     _m(
         CHAINED,
-        "pipeline/sinks/payload.py",
+        "connectors/payload/encode.py",
         '    texts = pc.if_else(late, _joined("+", texts), texts)\n',
         "",
     ),
     _m(
         CHAINED,
-        "pipeline/sinks/payload.py",
+        "connectors/payload/encode.py",
         '        suffix = "Z" if kind.tz else ""',
         '        suffix = ""',
     ),
     _m(
         CHAINED,
-        "pipeline/sources/payload.py",
+        "connectors/payload/decode.py",
         "        return F.when(column.isNotNull(), F.struct(*parts))",
         "        return F.struct(*parts)",
     ),
     _m(
         CHAINED,
-        "pipeline/sources/journal.py",
+        "connectors/journal/source.py",
         "        self._head = [name for name in _HEAD_NAMES if name not in taken]",
         "        self._head = [name for name in _HEAD_NAMES if taken is not None]",
     ),
@@ -229,13 +229,13 @@ MUTATIONS = [
     ),
     _m(
         TYPES + "test_a_large_epoch_is_appended_in_pieces_and_once",
-        "pipeline/sinks/journal.py",
+        "connectors/journal/sink.py",
         "            journal.append(events.slice(known))",
         "            raise",
     ),
     _m(
         TYPES + "test_payloads_are_plain_json",
-        "pipeline/sinks/payload.py",
+        "connectors/payload/encode.py",
         '        return valid_text(column).fill_null("")',
         '        return valid_text(column).fill_null("null")',
     ),

@@ -90,13 +90,13 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_an_upsert_output_is_replaced_from_scratch",
-        "pipeline/sinks/upsert.py",
+        "connectors/parquet_upsert.py",
         "        for path in [path for path in self._marks() if path not in written]:",
         "        for path in []:",
     ),
     Mutation(
         DECISIONS + "test_an_upsert_output_is_replaced_from_scratch",
-        "pipeline/sinks/upsert.py",
+        "connectors/parquet_upsert.py",
         "        self._make(token, None)\n",
         "        self._make(token, None if current is None else self._version(current))\n",
     ),
@@ -114,7 +114,7 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_a_journal_has_one_owner_for_each_sink",
-        "pipeline/sinks/journal.py",
+        "connectors/journal/sink.py",
         '_sinks/{name}.json"',
         '_sinks/all.json"',
     ),
@@ -202,37 +202,37 @@ MUTATIONS = [
     # Folding
     Mutation(
         FOLDING + "test_a_plan_folds_neighbours_of_one_level_and_never_past_the_limit",
-        "pipeline/sinks/folding.py",
+        "connectors/parquet/folding.py",
         "        closed = entry.last > limit or entry.bytes >= target_bytes",
         "        closed = entry.bytes >= target_bytes",
     ),
     Mutation(
         FOLDING + "test_a_plan_folds_neighbours_of_one_level_and_never_past_the_limit",
-        "pipeline/sinks/folding.py",
+        "connectors/parquet/folding.py",
         "every is not None and run and _level(run[0], every) != _level(entry, every)",
         "False",
     ),
     Mutation(
         FOLDING + "test_a_crash_at_every_step_of_a_fold_leaves_all_rows",
-        "pipeline/sinks/folding.py",
+        "connectors/parquet/folding.py",
         "            self._link_rest(tree, folded)\n",
         "",
     ),
     Mutation(
         FOLDING + "test_a_crash_at_every_step_of_a_fold_leaves_all_rows",
-        "pipeline/sinks/parquet.py",
+        "connectors/parquet/sink.py",
         "    return any(first <= after < last for first, last in folds)",
         "    return False",
     ),
     Mutation(
         FOLDING + "test_old_trees_go_after_the_grace_period_and_staged_rows_stay",
-        "pipeline/sinks/folding.py",
+        "connectors/parquet/folding.py",
         "            if stamp.isdigit() and not shown and self._retired_us(tree) <= bound:",
         "            if stamp.isdigit() and not shown and not tree:",
     ),
     Mutation(
         FOLDING + "test_readers_see_every_row_once_while_directories_are_folded",
-        "pipeline/sinks/folding.py",
+        "connectors/parquet/folding.py",
         "            if stamp.isdigit() and not shown and self._retired_us(tree) <= bound:",
         "            if stamp.isdigit() and not shown:",
     ),

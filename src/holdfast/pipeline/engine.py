@@ -17,6 +17,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
+from holdfast.connectors.sink_api import token_text
+from holdfast.connectors.source_api import Slice, SourceReader, rows_of
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import reach
 from holdfast.format.manifest import Manifest
@@ -39,8 +41,6 @@ from holdfast.pipeline.report import (
     Stopwatch,
 )
 from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.sinks.api import token_text
-from holdfast.pipeline.sources.api import Slice, SourceReader, rows_of
 from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
 from holdfast.pipeline.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure

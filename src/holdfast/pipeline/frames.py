@@ -19,6 +19,7 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from holdfast.connectors.source_api import Slice, SourceReader
 from holdfast.operators.analysis import Resolved, spark_schema
 from holdfast.operators.base import HASH
 from holdfast.pipeline.beacons import with_beacons
@@ -34,7 +35,6 @@ from holdfast.pipeline.graph import (
     upstream,
 )
 from holdfast.pipeline.resolve import source_frame, union_frame
-from holdfast.pipeline.sources.api import Slice, SourceReader
 from holdfast.pipeline.stage import (
     CONTROL,
     Control,

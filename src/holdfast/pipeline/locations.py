@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from holdfast.connectors.files.listing import is_hidden
 from holdfast.errors import InvalidInputError
 from holdfast.pipeline.graph import Graph
-from holdfast.pipeline.sources.listing import is_hidden
 from holdfast.storage.open import OBJECT_SCHEMES
 
 _SAME_AS = {"s3a": "s3", "abfss": "abfs"}

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.checkpoint import Draft, Store
+from holdfast.connectors.source_api import Slice, SourceReader
 from holdfast.format.position import Position
-from holdfast.pipeline.sources.api import Slice, SourceReader
 
 
 class Logs:

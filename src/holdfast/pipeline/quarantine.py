@@ -17,6 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint import PendingToken, Store
+from holdfast.connectors.sink_api import SinkWriter, Token, parse_token
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -27,7 +28,6 @@ from holdfast.errors import (
 from holdfast.failpoints import reach
 from holdfast.format.documents import Replay
 from holdfast.ids import CheckpointId, Epoch
-from holdfast.pipeline.sinks.api import SinkWriter, Token, parse_token
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.storage import Storage
 

@@ -14,6 +14,8 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader
+from holdfast.connectors.parquet.sink import ParquetWriter
+from holdfast.connectors.sink_api import OutputWriter, SinkWriter, parse_token
 from holdfast.errors import InvalidInputError
 from holdfast.failpoints import reach
 from holdfast.format.documents import Summary
@@ -28,8 +30,6 @@ from holdfast.pipeline.outputs import (
     decide,
     published_text,
 )
-from holdfast.pipeline.sinks.api import OutputWriter, SinkWriter, parse_token
-from holdfast.pipeline.sinks.parquet import ParquetWriter
 from holdfast.pipeline.stage import storage_of
 
 _WISHES = ("adopt", "keep", "empty")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader, read_store, recovery_plan
+from holdfast.connectors.sink_api import SinkWriter
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
@@ -21,7 +22,6 @@ from holdfast.pipeline.evolve import ChangePlan, joined, plan_changes, plan_rebu
 from holdfast.pipeline.graph import Graph
 from holdfast.pipeline.outputs import History, history_of, not_rebuildable, planned_history
 from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.sinks.api import SinkWriter
 from holdfast.pipeline.stage import Place
 from holdfast.settings import Settings
 

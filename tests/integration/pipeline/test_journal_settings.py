@@ -7,10 +7,10 @@ import json
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.journal.source import JournalSourceReader
 from holdfast.format.position import JournalPosition
 from holdfast.journal import Event, Files, HoldStore, JournalReader, JournalSettings, JournalWriter
 from holdfast.journal.format.layout import Layout
-from holdfast.pipeline.sources.journal import JournalSourceReader
 from holdfast.testing import SimulatedCrash, crash_at
 
 SMALL = JournalSettings(segment_bytes=4_096)

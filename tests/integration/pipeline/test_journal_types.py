@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
+from holdfast.connectors.journal import sink as journal_sink
 from holdfast.errors import HoldfastError
 from holdfast.journal import JournalReader, Query
-from holdfast.pipeline.sinks import journal as journal_sink
 
 D = decimal.Decimal
 US = [0, -1, 1_700_000_000_123_456, None, -62_135_596_800_000_000, 253_402_300_799_999_999,

@@ -8,13 +8,13 @@ import time
 import pytest
 
 from holdfast.clock import ManualClock
+from holdfast.connectors.files.file_log import FileLog, Seen, content_digest
+from holdfast.connectors.files.formats import format_of
+from holdfast.connectors.files.frames import escaped, partition_columns
+from holdfast.connectors.files.listing import is_hidden
 from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.position import FilesPosition
 from holdfast.pipeline.sources import Files
-from holdfast.pipeline.sources.formats import format_of
-from holdfast.pipeline.sources.listing import is_hidden
-from holdfast.pipeline.sources.reading import escaped, partition_columns
-from holdfast.pipeline.sources.seen import FileLog, Seen, content_digest
 
 
 def put(path, data=b"x", age_s: float = 60.0) -> None:
@@ -358,7 +358,7 @@ def test_an_unchanged_directory_is_not_listed_again(tmp_path, monkeypatch) -> No
 def test_an_object_store_is_listed_from_the_last_forgotten_name() -> None:
     """With names that ascend, what lies before is not even listed; strange names are listed."""
     obstore = pytest.importorskip("obstore", reason="the object extra is not installed")
-    from holdfast.pipeline.sources.listing import Lister
+    from holdfast.connectors.files.listing import Lister
     from holdfast.storage.object_store import ObjectStorage
 
     store = obstore.store.MemoryStore()

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.parquet.folding import Directory, plan_folds
+from holdfast.connectors.parquet.sink import Parquet
+from holdfast.connectors.sink_api import token_text
 from holdfast.errors import InvalidInputError
 from holdfast.format.owner import new_owner
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.sinks.api import token_text
-from holdfast.pipeline.sinks.folding import Directory, plan_folds
-from holdfast.pipeline.sinks.parquet import Parquet
 from holdfast.pipeline.stage import Staged
 from holdfast.storage import open_storage
 from holdfast.testing import SimulatedCrash, crash_at
@@ -117,7 +117,7 @@ def test_an_output_with_a_policy_is_a_link_from_the_beginning(tmp_path, monkeypa
     def unsupported(one, other) -> None:
         raise AssertionError("exchanged")
 
-    monkeypatch.setattr("holdfast.pipeline.sinks.folding._exchange", unsupported)
+    monkeypatch.setattr("holdfast.connectors.parquet.folding._exchange", unsupported)
     path = tmp_path / "new"
     writer = opened(path, compact_after=2)
     for epoch in range(5):

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.parquet.sink import Parquet
+from holdfast.connectors.sink_api import token_text
 from holdfast.errors import NotFoundError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.sinks.api import token_text
-from holdfast.pipeline.sinks.parquet import Parquet
 from holdfast.pipeline.stage import Staged
 from holdfast.storage import open_storage
 

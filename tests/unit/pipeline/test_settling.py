@@ -9,14 +9,14 @@ import pytest
 from holdfast import Part, Settings, topology
 from holdfast.checkpoint import open_store
 from holdfast.clock import ManualClock
+from holdfast.connectors.function import Function
+from holdfast.connectors.parquet.sink import Parquet
+from holdfast.connectors.sink_api import token_text
 from holdfast.errors import HoldfastError, RefusedError, StorageError
 from holdfast.format.position import CounterPosition
 from holdfast.pipeline.outputs import OWNED, history_of
 from holdfast.pipeline.quarantine import Quarantine
 from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.sinks.api import token_text
-from holdfast.pipeline.sinks.function import Function
-from holdfast.pipeline.sinks.parquet import Parquet
 from holdfast.pipeline.stage import Place, Staged, storage_of
 from holdfast.testing import SimulatedCrash, crash_at
 

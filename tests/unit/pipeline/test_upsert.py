@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.parquet.sink import Parquet
+from holdfast.connectors.parquet_upsert import apply_changes, bucket_of
+from holdfast.connectors.sink_api import token_text
 from holdfast.errors import CorruptionError, InvalidInputError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.sinks.api import token_text
-from holdfast.pipeline.sinks.parquet import Parquet
-from holdfast.pipeline.sinks.upsert import apply_changes, bucket_of
 from holdfast.pipeline.stage import Place, Staged
 from holdfast.storage import open_storage
 

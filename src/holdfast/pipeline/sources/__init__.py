@@ -1,7 +1,7 @@
 """Sources: where rows come from."""
 
-from holdfast.pipeline.sources.files import Files
-from holdfast.pipeline.sources.generator import Generator
-from holdfast.pipeline.sources.journal import Journal
+from holdfast.connectors.files.source import Files
+from holdfast.connectors.generator import Generator
+from holdfast.connectors.journal.source import Journal
 
 __all__ = ["Files", "Generator", "Journal"]

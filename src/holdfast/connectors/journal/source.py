@@ -19,11 +19,11 @@ import pyarrow as pa
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import SystemClock
+from holdfast.connectors.source_api import Backlog, Slice
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
 from holdfast.pipeline.columns import ddl_columns
-from holdfast.pipeline.sources.api import Backlog, Slice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -101,7 +101,7 @@ class Journal:
             return events
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        from holdfast.pipeline.sources.payload import parse_payload
+        from holdfast.connectors.payload.decode import parse_payload
 
         parsed = parse_payload(F.col("payload").cast("string"), self.payload)
         return events.withColumn("payload", parsed).select(*self._head, "payload.*")

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
+from holdfast.connectors.files.after_read import AfterRead, Cleaner, checked_archive
+from holdfast.connectors.files.bad_records import bad_record
+from holdfast.connectors.files.file_log import FileLog, Seen, content_digest, slices
+from holdfast.connectors.files.formats import FormatGuess, checked_format, checked_options
+from holdfast.connectors.files.frames import FileFrames, footer_rows
+from holdfast.connectors.files.listing import Lister, Listing, stat_entry
+from holdfast.connectors.source_api import Backlog, Slice
 from holdfast.durations import duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
 from holdfast.pipeline.columns import ddl_columns, schema_ddl
-from holdfast.pipeline.sources.api import Backlog, Slice
-from holdfast.pipeline.sources.cleaning import AfterRead, Cleaner, checked_archive
-from holdfast.pipeline.sources.culprits import bad_record
-from holdfast.pipeline.sources.formats import FormatGuess, checked_format, checked_options
-from holdfast.pipeline.sources.listing import Lister, Listing, stat_entry
-from holdfast.pipeline.sources.reading import FileFrames, footer_rows
-from holdfast.pipeline.sources.seen import FileLog, Seen, content_digest, slices
 from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 

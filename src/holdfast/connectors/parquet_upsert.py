@@ -29,13 +29,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.owner_record import put_owner, read_owner
+from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
 from holdfast.failpoints import reach
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.pipeline.locations import versions_of
 from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.sinks.api import parse_token, tidy_staging
-from holdfast.pipeline.sinks.owning import put_owner, read_owner
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes

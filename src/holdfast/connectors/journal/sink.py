@@ -21,14 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.owner_record import put_owner, read_owner
+from holdfast.connectors.payload.encode import is_scalar, json_texts, plain_texts, refuse_types
+from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.documents import Replay
 from holdfast.format.owner import NOTHING, Owner
 from holdfast.pipeline.graph import WEIGHT
 from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.sinks.api import parse_token, tidy_staging
-from holdfast.pipeline.sinks.owning import put_owner, read_owner
-from holdfast.pipeline.sinks.payload import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.storage import Storage, open_storage
 

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from holdfast.connectors.files.file_log import Seen
+from holdfast.connectors.files.listing import is_hidden, stat_entry
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.pipeline.sources.listing import is_hidden, stat_entry
-from holdfast.pipeline.sources.seen import Seen
 from holdfast.storage import Storage
 from holdfast.storage.open import OBJECT_SCHEMES
 

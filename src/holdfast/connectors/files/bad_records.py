@@ -13,7 +13,7 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
-from holdfast.pipeline.sources.reading import FileFrames
+from holdfast.connectors.files.frames import FileFrames
 
 log = logging.getLogger("holdfast.pipeline")
 _SHOWN = 120

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import InvalidInputError
 from holdfast.format.documents import Replay
-from holdfast.pipeline.sinks.api import parse_token, tidy_staging
 from holdfast.pipeline.stage import Place, storage_of
 from holdfast.storage.open import OBJECT_SCHEMES
 

@@ -22,6 +22,10 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.owner_record import put_owner, read_owner
+from holdfast.connectors.parquet.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
+from holdfast.connectors.parquet_upsert import LocalUpsertWriter, RemoteUpsertWriter
+from holdfast.connectors.sink_api import SinkWriter, parse_token
 from holdfast.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -35,10 +39,6 @@ from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.pipeline.locations import local_path
 from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.sinks.api import SinkWriter, parse_token
-from holdfast.pipeline.sinks.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
-from holdfast.pipeline.sinks.owning import put_owner, read_owner
-from holdfast.pipeline.sinks.upsert import LocalUpsertWriter, RemoteUpsertWriter
 from holdfast.pipeline.stage import Place
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES

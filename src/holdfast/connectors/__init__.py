@@ -1,0 +1,1 @@
+"""Connectors: sources and sinks, one file or folder each."""

@@ -1,0 +1,1 @@
+"""A journal as a source and as a sink."""

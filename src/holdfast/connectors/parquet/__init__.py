@@ -1,0 +1,1 @@
+"""A changelog in Parquet files as a sink."""

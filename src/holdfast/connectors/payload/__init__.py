@@ -1,0 +1,1 @@
+"""JSON payloads: rows to texts and back, without losing anything."""
