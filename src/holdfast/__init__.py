@@ -10,6 +10,7 @@ from holdfast._lazy import lazy_name
 from holdfast.version import __version__
 
 if TYPE_CHECKING:
+    from holdfast.api.windows import session
     from holdfast.checkpoint import (
         Draft,
         PendingToken,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         udaf,
         variance,
     )
-    from holdfast.pipeline.windows import session
     from holdfast.settings import Settings
     from holdfast.storage import open_storage
 
@@ -171,7 +171,7 @@ _WHERE = {
     "read_store": "holdfast.checkpoint",
     "rebuild_catalog": "holdfast.checkpoint",
     "recovery_plan": "holdfast.checkpoint",
-    "session": "holdfast.pipeline.windows",
+    "session": "holdfast.api.windows",
     "topology": "holdfast.format.topology",
     "verify_store": "holdfast.checkpoint",
 }

@@ -11,49 +11,49 @@ SHARED = DECISIONS + "test_a_source_that_moves_or_deletes_files_shares_them_with
 
 MUTATIONS = [
     Mutation(
-        KEPT, "pipeline/outputs.py", 'if wish == "keep" and not found.empty:', "if wish == sink:"
+        KEPT, "runtime/outputs.py", 'if wish == "keep" and not found.empty:', "if wish == sink:"
     ),
-    Mutation(KEPT, "pipeline/outputs.py", "and found.strange and owner is None", "and found.fits"),
+    Mutation(KEPT, "runtime/outputs.py", "and found.strange and owner is None", "and found.fits"),
     Mutation(
         TOGETHER + "test_a_renamed_sink_keeps_its_output_or_rebuilds_it_or_begins_empty",
-        "pipeline/start.py",
+        "runtime/start.py",
         'new - outputs.asked("rebuild"))',
         "())",
     ),
     Mutation(
         TOGETHER + "test_what_a_rebuild_began_with_survives_a_wish_to_keep",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         'since = NOTHING if decision.action == "empty" else self.owners[name].since',
         "since = NOTHING",
     ),
     Mutation(
         TOGETHER + "test_sources_forget_after_a_fill_never_before_it",
-        "pipeline/engine.py",
+        "runtime/engine.py",
         "        record_recovery(self._graph",
         "        self._logs.tell(self._store)\n        record_recovery(self._graph",
     ),
     Mutation(
         TOGETHER + "test_an_older_output_is_found_when_no_retained_checkpoint_wrote_to_it",
-        "pipeline/outputs.py",
+        "runtime/outputs.py",
         "    published = published_of(manifest)",
         "    published: dict[str, int] = {}",
     ),
     Mutation(
         TOGETHER + "test_a_new_part_without_history_is_refused_before_anything_is_touched",
-        "pipeline/start.py",
+        "runtime/start.py",
         "            raise error\n",
         "            break\n",
     ),
     Mutation(
         TOGETHER + "test_going_back_with_another_table_is_refused_before_the_store_goes_back",
-        "pipeline/pipeline.py",
+        "api/pipeline.py",
         "                check_tables(at, marks.tables, allow_changes=allow_changes)\n",
         "",
     ),
-    Mutation(SHARED, "pipeline/locations.py", "and not apart:", "and apart is None:"),
+    Mutation(SHARED, "runtime/locations.py", "and not apart:", "and apart is None:"),
     Mutation(
         SHARED,
-        "pipeline/locations.py",
+        "runtime/locations.py",
         "        archive = identity(connector.archive)",
         "        archive = local_path(connector.archive) + '/'",
     ),

@@ -130,13 +130,13 @@ MUTATIONS = [
     # Names and types
     Mutation(
         GRAPH + "test_names_that_outputs_use_are_refused_wherever_they_are_declared",
-        "pipeline/columns.py",
+        "runtime/columns.py",
         "        if name.lower() in RESERVED:",
         "        if name in RESERVED:",
     ),
     Mutation(
         GRAPH + "test_names_that_outputs_use_are_refused_wherever_they_are_declared",
-        "pipeline/graph.py",
+        "runtime/graph.py",
         "            check_columns(list(node.columns or ()), node.name)\n",
         "",
     ),
@@ -160,13 +160,13 @@ MUTATIONS = [
     ),
     Mutation(
         TYPES + "test_text_with_a_length_is_refused_where_it_is_declared",
-        "pipeline/columns.py",
+        "runtime/columns.py",
         "        if sized is not None:",
         "        if False:",
     ),
     Mutation(
         NAMES + "test_a_null_weight_is_refused_with_its_source_and_column",
-        "pipeline/resolve.py",
+        "runtime/analysis.py",
         "F.expr(f\"CASE WHEN {name} IS NULL THEN raise_error('{text}') ELSE {name} END\")",
         'F.expr(f"coalesce({name}, 1)")',
     ),

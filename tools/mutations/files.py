@@ -115,7 +115,7 @@ MUTATIONS = [
     ),
     _s(
         "test_the_sessions_time_zone_is_the_users",
-        "pipeline/stage.py",
+        "runtime/task.py",
         "    received = [in_utc(batch) for batch in batches if batch.num_rows]",
         "    received = [batch for batch in batches if batch.num_rows]",
     ),
@@ -139,13 +139,13 @@ MUTATIONS = [
     ),
     _s(
         "test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded",
-        "pipeline/pipeline.py",
+        "api/pipeline.py",
         "        if changed and not changes.fills:",
         "        if False:",
     ),
     _s(
         "test_another_static_table_is_refused_by_name",
-        "pipeline/marks.py",
+        "runtime/checkpoint_marks.py",
         "    if changed and not allow_changes:",
         "    if False:",
     ),

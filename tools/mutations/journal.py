@@ -140,13 +140,13 @@ MUTATIONS = [
     ),
     _m(
         SETTINGS + "test_log_bytes_min_postpones_checkpoints_of_a_pipeline",
-        "pipeline/engine.py",
+        "runtime/engine.py",
         "should_checkpoint(log_bytes=self._logs.grown_bytes)",
         "should_checkpoint()",
     ),
     _m(
         SETTINGS + "test_log_bytes_min_postpones_checkpoints_of_a_pipeline",
-        "pipeline/logs.py",
+        "runtime/source_logs.py",
         "if self._names and len(self._names) == len(self._readers) else None",
         "if self._names else None",
     ),
@@ -164,20 +164,20 @@ MUTATIONS = [
     ),
     _m(
         SETTINGS + "test_a_checkpoint_says_how_far_it_has_seen_the_log",
-        "pipeline/logs.py",
+        "runtime/source_logs.py",
         "position if self._names == {name} else None",
         "position",
     ),
     # Sources hear of durable checkpoints only (defect 36)
     _m(
         SETTINGS + "test_a_source_is_told_only_of_durable_checkpoints",
-        "pipeline/engine.py",
+        "runtime/engine.py",
         "        summary = self._store.commit(draft)\n",
         "        self._logs.tell(self._store)\n        summary = self._store.commit(draft)\n",
     ),
     _m(
         SETTINGS + "test_a_hold_does_not_move_before_its_checkpoint_is_durable",
-        "pipeline/engine.py",
+        "runtime/engine.py",
         "            self._readers[name].advance(piece)\n",
         "            self._readers[name].advance(piece)\n"
         "            if self._store.current is not None:\n"
@@ -223,7 +223,7 @@ MUTATIONS = [
     ),
     _m(
         REFUSED,
-        "pipeline/resolve.py",
+        "runtime/analysis.py",
         "        named(node.name, lambda: check(node.name, frame.schema))",
         "        pass",
     ),

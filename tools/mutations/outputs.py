@@ -15,7 +15,7 @@ ANSWERS = DECISIONS + "test_every_state_of_an_output_has_one_answer"
 
 
 def _o(test: str, old: str, new: str) -> Mutation:
-    return Mutation(test, "pipeline/outputs.py", old, new)
+    return Mutation(test, "runtime/outputs.py", old, new)
 
 
 MUTATIONS = [
@@ -78,13 +78,13 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_one_place_has_one_identity",
-        "pipeline/locations.py",
+        "runtime/locations.py",
         "    if _own_link(absolute):",
         "    if not absolute:",
     ),
     Mutation(
         DECISIONS + "test_one_place_has_one_identity",
-        "pipeline/locations.py",
+        "runtime/locations.py",
         '    return os.path.realpath(absolute).rstrip("/") + "/"',
         '    return absolute.rstrip("/") + "/"',
     ),
@@ -102,13 +102,13 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_outputs_that_share_a_place_are_refused_however_it_is_spelled",
-        "pipeline/locations.py",
+        "runtime/locations.py",
         "    return one.startswith(other) or other.startswith(one)",
         "    return one == other",
     ),
     Mutation(
         DECISIONS + "test_outputs_that_share_a_place_are_refused_however_it_is_spelled",
-        "pipeline/locations.py",
+        "runtime/locations.py",
         "        for kind, first, before in others:",
         "        for kind, first, before in []:",
     ),
@@ -121,19 +121,19 @@ MUTATIONS = [
     # Settling
     Mutation(
         SETTLING + "test_a_store_that_came_without_its_staged_rows_rebuilds_its_outputs",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "    return not there and not writer.holds(token)",
         "    return False",
     ),
     Mutation(
         SETTLING + "test_a_store_that_came_without_its_staged_rows_rebuilds_its_outputs",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "    return not there and not writer.holds(token)",
         "    return not there",
     ),
     Mutation(
         SETTLING + "test_all_outputs_are_asked_before_one_is_touched",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "            self.owners[name] = found.owner or self._fresh(name)\n",
         "            self.owners[name] = found.owner or self._fresh(name)\n"
         "            if decision.action == 'retract':\n"
@@ -141,19 +141,19 @@ MUTATIONS = [
     ),
     Mutation(
         SETTLING + "test_rows_are_published_then_recorded_then_settled",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "        if owner is not None and (owner.building or owner.epoch < token.epoch):",
         "        if owner is not None and owner.building:",
     ),
     Mutation(
         SETTLING + "test_a_rebuild_supersedes_what_waits_and_begins_again_after_a_crash",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "            if token.sink == name:\n                reason",
         "            if token.sink is store:\n                reason",
     ),
     Mutation(
         SETTLING + "test_a_rebuild_supersedes_what_waits_and_begins_again_after_a_crash",
-        "pipeline/settling.py",
+        "runtime/output_manager.py",
         "                writer.clear()\n                reach",
         "                reach",
     ),
@@ -177,25 +177,25 @@ MUTATIONS = [
     ),
     Mutation(
         SETTLING + "test_failed_epochs_are_set_aside_by_name_and_published_once",
-        "pipeline/quarantine.py",
+        "runtime/quarantine.py",
         "            if token.sink in sinks and (gone or token.status",
         "            if (gone or token.status",
     ),
     Mutation(
         SETTLING + "test_failed_epochs_are_set_aside_by_name_and_published_once",
-        "pipeline/quarantine.py",
+        "runtime/quarantine.py",
         '        self._storage.delete(f"{home}/{_TOKEN}")\n',
         "        return\n",
     ),
     Mutation(
         SETTLING + "test_what_a_rebuild_or_a_restore_made_wrong_is_not_published_late",
-        "pipeline/quarantine.py",
+        "runtime/quarantine.py",
         "        if current is None or entry.epoch > current.epoch or entry.checkpoint in left:",
         "        if current is None:",
     ),
     Mutation(
         SETTLING + "test_what_a_rebuild_or_a_restore_made_wrong_is_not_published_late",
-        "pipeline/quarantine.py",
+        "runtime/quarantine.py",
         "        if entry.epoch < since:",
         "        if entry.epoch < since - 99:",
     ),

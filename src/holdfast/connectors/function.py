@@ -15,7 +15,7 @@ from holdfast.checkpoint import PendingToken
 from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import InvalidInputError
 from holdfast.format.documents import Replay
-from holdfast.pipeline.stage import Place, storage_of
+from holdfast.runtime.task import Place, storage_of
 from holdfast.storage.open import OBJECT_SCHEMES
 
 Handler = Callable[[Any, int, str], None]

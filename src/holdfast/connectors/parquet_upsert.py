@@ -34,9 +34,9 @@ from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
 from holdfast.failpoints import reach
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.pipeline.locations import versions_of
-from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.stage import Place, storage_of
+from holdfast.runtime.locations import versions_of
+from holdfast.runtime.outputs import Found
+from holdfast.runtime.task import Place, storage_of
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes
 from holdfast.storage import Storage, open_storage

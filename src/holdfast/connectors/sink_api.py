@@ -17,8 +17,8 @@ from holdfast.checkpoint import PendingToken
 from holdfast.errors import CorruptionError
 from holdfast.format.documents import Replay
 from holdfast.format.owner import Owner
-from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.stage import Place, Staged
+from holdfast.runtime.outputs import Found
+from holdfast.runtime.task import Place, Staged
 
 
 class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast._lazy import lazy_name
 
 if TYPE_CHECKING:
-    from holdfast.operators.apply.execute import ApplyContext
-    from holdfast.operators.join.declare import interval
-    from holdfast.pipeline import sinks, sources
-    from holdfast.pipeline.aggregates import (
+    from holdfast.api.functions import (
         Aggregate,
         approx_count_distinct,
         avg,
@@ -28,11 +25,14 @@ if TYPE_CHECKING:
         udaf,
         variance,
     )
-    from holdfast.pipeline.command import run_command
-    from holdfast.pipeline.pipeline import Pipeline
-    from holdfast.pipeline.report import EpochReport, RunSummary
-    from holdfast.pipeline.stream import Stream
-    from holdfast.pipeline.windows import sliding, tumbling
+    from holdfast.api.pipeline import Pipeline
+    from holdfast.api.stream import Stream
+    from holdfast.api.windows import sliding, tumbling
+    from holdfast.operators.apply.execute import ApplyContext
+    from holdfast.operators.join.declare import interval
+    from holdfast.pipeline import sinks, sources
+    from holdfast.runtime.report import EpochReport, RunSummary
+    from holdfast.runtime.run_command import run_command
 
 __all__ = [
     "Aggregate",
@@ -67,32 +67,32 @@ __all__ = [
 
 # Loaded when first asked for: a task on an executor does not pay for what plans epochs.
 _WHERE = {
-    "Aggregate": "holdfast.pipeline.aggregates",
+    "Aggregate": "holdfast.api.functions",
     "ApplyContext": "holdfast.operators.apply.execute",
-    "EpochReport": "holdfast.pipeline.report",
-    "Pipeline": "holdfast.pipeline.pipeline",
-    "RunSummary": "holdfast.pipeline.report",
-    "Stream": "holdfast.pipeline.stream",
-    "approx_count_distinct": "holdfast.pipeline.aggregates",
-    "avg": "holdfast.pipeline.aggregates",
-    "collect_list": "holdfast.pipeline.aggregates",
-    "collect_set": "holdfast.pipeline.aggregates",
-    "count": "holdfast.pipeline.aggregates",
-    "count_distinct": "holdfast.pipeline.aggregates",
-    "first": "holdfast.pipeline.aggregates",
+    "EpochReport": "holdfast.runtime.report",
+    "Pipeline": "holdfast.api.pipeline",
+    "RunSummary": "holdfast.runtime.report",
+    "Stream": "holdfast.api.stream",
+    "approx_count_distinct": "holdfast.api.functions",
+    "avg": "holdfast.api.functions",
+    "collect_list": "holdfast.api.functions",
+    "collect_set": "holdfast.api.functions",
+    "count": "holdfast.api.functions",
+    "count_distinct": "holdfast.api.functions",
+    "first": "holdfast.api.functions",
     "interval": "holdfast.operators.join.declare",
-    "last": "holdfast.pipeline.aggregates",
-    "max": "holdfast.pipeline.aggregates",
-    "median": "holdfast.pipeline.aggregates",
-    "min": "holdfast.pipeline.aggregates",
-    "percentile": "holdfast.pipeline.aggregates",
-    "run_command": "holdfast.pipeline.command",
-    "sliding": "holdfast.pipeline.windows",
-    "stddev": "holdfast.pipeline.aggregates",
-    "sum": "holdfast.pipeline.aggregates",
-    "tumbling": "holdfast.pipeline.windows",
-    "udaf": "holdfast.pipeline.aggregates",
-    "variance": "holdfast.pipeline.aggregates",
+    "last": "holdfast.api.functions",
+    "max": "holdfast.api.functions",
+    "median": "holdfast.api.functions",
+    "min": "holdfast.api.functions",
+    "percentile": "holdfast.api.functions",
+    "run_command": "holdfast.runtime.run_command",
+    "sliding": "holdfast.api.windows",
+    "stddev": "holdfast.api.functions",
+    "sum": "holdfast.api.functions",
+    "tumbling": "holdfast.api.windows",
+    "udaf": "holdfast.api.functions",
+    "variance": "holdfast.api.functions",
 }
 _PACKAGES = frozenset({"sinks", "sources"})
 

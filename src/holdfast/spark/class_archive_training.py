@@ -8,9 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast.pipeline import aggregates, sinks, sources
-from holdfast.pipeline.pipeline import Pipeline
-from holdfast.pipeline.windows import tumbling
+from holdfast.api import functions as aggregates
+from holdfast.api.pipeline import Pipeline
+from holdfast.api.windows import tumbling
+from holdfast.pipeline import sinks, sources
 
 _ROWS = 4_000
 

@@ -67,7 +67,7 @@ def load() -> None:
     """Load what runs in tasks, and set it aside from the garbage collection after each task."""
     from holdfast.pipeline import operators
 
-    wanted = ["pyspark.worker", "holdfast.pipeline.stage"]
+    wanted = ["pyspark.worker", "holdfast.runtime.task"]
     wanted += [f"{operators.__name__}.{n.name}" for n in pkgutil.iter_modules(operators.__path__)]
     for name in wanted:
         with suppress(Exception):  # a worker that needs it loads it again, and its error counts

@@ -8,7 +8,7 @@ from pipeline_world import SCHEMA, published, write_rows
 import holdfast as hf
 from holdfast import open_store
 from holdfast.errors import FencedError, HoldfastError
-from holdfast.pipeline import frames
+from holdfast.runtime import planner as frames
 
 FILES = 4
 

@@ -9,9 +9,9 @@ import pytest
 from pipeline_world import rows_of, write_rows
 
 import holdfast as hf
-from holdfast.pipeline import crowding
-from holdfast.pipeline.crowding import Crowding
-from holdfast.pipeline.frames import FrameBuilder
+from holdfast.runtime import partial_aggregation as crowding
+from holdfast.runtime.partial_aggregation import Crowding
+from holdfast.runtime.planner import FrameBuilder
 
 
 def declare(home, spark, *, weighted: bool) -> hf.Pipeline:

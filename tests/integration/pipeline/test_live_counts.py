@@ -10,7 +10,7 @@ import pytest
 from window_world import DELAY, SCHEMA, History
 
 import holdfast as hf
-from holdfast.pipeline.stage import source_of
+from holdfast.runtime.task import source_of
 from holdfast.state import TraceKind, TraceReader, runs_of
 from holdfast.testing import SimulatedCrash, crash_at
 

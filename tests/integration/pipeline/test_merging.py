@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline_world import write_rows
 
 import holdfast as hf
-from holdfast.pipeline import merging
+from holdfast.runtime import compactor as merging
 from holdfast.state import MergePolicy, runs_of
 from holdfast.state.partition import layers, segments
 

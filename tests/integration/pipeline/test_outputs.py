@@ -17,7 +17,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import HoldfastError
-from holdfast.pipeline.settling import Outputs
+from holdfast.runtime.output_manager import Outputs
 from holdfast.testing import SimulatedCrash, crash_at
 
 SINKS = ("log", "now", "raw")

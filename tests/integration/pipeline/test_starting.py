@@ -31,7 +31,7 @@ def look(batches):
     for _ in batches:
         pass
     main = sys.modules["__main__"].__spec__.name
-    loaded = "holdfast.pipeline.stage" in sys.modules
+    loaded = "holdfast.runtime.task" in sys.modules
     facts = [main, pyspark.worker.__file__, str(loaded), str(os.getppid())]
     yield pa.RecordBatch.from_arrays([pa.array([*facts])], names=["fact"])
 

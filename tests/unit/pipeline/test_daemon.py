@@ -85,7 +85,7 @@ for _ in range(3):
 
 def test_a_task_does_not_load_what_plans_epochs():
     """On a cluster every worker loads this by itself: neither sources nor the engine nor pyspark.sql."""
-    _, modules = loaded("import holdfast.pipeline.stage, holdfast.operators.aggregate.execute")
+    _, modules = loaded("import holdfast.runtime.task, holdfast.operators.aggregate.execute")
     heavy = ("pipeline", "engine", "resolve", "sources", "sinks", "session")
     assert modules.isdisjoint({f"holdfast.pipeline.{name}" for name in heavy})
     assert "pyspark.sql" not in modules

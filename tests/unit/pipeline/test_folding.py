@@ -19,7 +19,7 @@ from holdfast.connectors.sink_api import token_text
 from holdfast.errors import InvalidInputError
 from holdfast.format.owner import new_owner
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.stage import Staged
+from holdfast.runtime.task import Staged
 from holdfast.storage import open_storage
 from holdfast.testing import SimulatedCrash, crash_at
 

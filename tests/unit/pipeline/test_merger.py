@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
-from holdfast.pipeline import merging
-from holdfast.pipeline.merging import Merger
-from holdfast.pipeline.stage import Place, source_of, storage_of
+from holdfast.runtime import compactor as merging
+from holdfast.runtime.compactor import Merger
+from holdfast.runtime.task import Place, source_of, storage_of
 from holdfast.state import (
     LatestPartition,
     MergePolicy,

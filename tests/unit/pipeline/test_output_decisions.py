@@ -17,9 +17,9 @@ from holdfast.connectors.sink_api import token_text
 from holdfast.errors import CorruptionError, HoldfastError, RefusedError
 from holdfast.format.owner import Owner, new_owner, owner_bytes, parse_owner
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.locations import check_locations, identity
-from holdfast.pipeline.outputs import Found, History, decide, published_text
-from holdfast.pipeline.stage import Place, Staged
+from holdfast.runtime.locations import check_locations, identity
+from holdfast.runtime.outputs import Found, History, decide, published_text
+from holdfast.runtime.task import Place, Staged
 from holdfast.storage import open_storage
 
 HISTORY = History(

@@ -11,7 +11,7 @@ from holdfast.connectors.parquet.sink import Parquet
 from holdfast.connectors.sink_api import token_text
 from holdfast.errors import NotFoundError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.stage import Staged
+from holdfast.runtime.task import Staged
 from holdfast.storage import open_storage
 
 

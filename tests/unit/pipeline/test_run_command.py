@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.command import load_pipeline
+from holdfast.runtime.run_command import load_pipeline
 
 DECLARES = "import holdfast as hf\npipe = hf.Pipeline('orders', store='cp')\n"
 
@@ -59,7 +59,7 @@ def test_a_file_that_runs_its_pipeline_itself_is_refused(tmp_path) -> None:
 def test_a_port_that_is_taken_is_told_without_a_traceback() -> None:
     """Metrics of two pipelines cannot share a port; port 0 takes a free one."""
     pytest.importorskip("prometheus_client", reason="the metrics extra is not installed")
-    from holdfast.pipeline.metrics import Metrics
+    from holdfast.runtime.metrics import Metrics
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -14,10 +14,10 @@ from holdfast.connectors.parquet.sink import Parquet
 from holdfast.connectors.sink_api import token_text
 from holdfast.errors import HoldfastError, RefusedError, StorageError
 from holdfast.format.position import CounterPosition
-from holdfast.pipeline.outputs import OWNED, history_of
-from holdfast.pipeline.quarantine import Quarantine
-from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.stage import Place, Staged, storage_of
+from holdfast.runtime.output_manager import Outputs
+from holdfast.runtime.outputs import OWNED, history_of
+from holdfast.runtime.quarantine import Quarantine
+from holdfast.runtime.task import Place, Staged, storage_of
 from holdfast.testing import SimulatedCrash, crash_at
 
 SHAPE = topology(

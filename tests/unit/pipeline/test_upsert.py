@@ -18,7 +18,7 @@ from holdfast.connectors.parquet_upsert import apply_changes, bucket_of
 from holdfast.connectors.sink_api import token_text
 from holdfast.errors import CorruptionError, InvalidInputError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.pipeline.stage import Place, Staged
+from holdfast.runtime.task import Place, Staged
 from holdfast.storage import open_storage
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("_weight", pa.int64())])

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.graph import SourceNode
-from holdfast.pipeline.watermarks import Observed, Watermarks
+from holdfast.runtime.graph import SourceNode
+from holdfast.runtime.watermarks import Observed, Watermarks
 
 SECOND = 1_000_000
 

@@ -15,7 +15,7 @@ from holdfast.cli.verbs.common import JsonOption, example
 from holdfast.errors import HoldfastError, InvalidInputError
 
 if TYPE_CHECKING:
-    from holdfast.pipeline.report import RunSummary
+    from holdfast.runtime.report import RunSummary
 
 _Number = Optional[int]  # noqa: UP045 - typer reads the annotation at run time
 

@@ -27,9 +27,9 @@ from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.documents import Replay
 from holdfast.format.owner import NOTHING, Owner
-from holdfast.pipeline.graph import WEIGHT
-from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.stage import Place, storage_of
+from holdfast.runtime.graph import WEIGHT
+from holdfast.runtime.outputs import Found
+from holdfast.runtime.task import Place, storage_of
 from holdfast.storage import Storage, open_storage
 
 PIECE_BYTES = 32 << 20

@@ -32,7 +32,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import RefusedError, StorageError
 from holdfast.failpoints import reach
 from holdfast.format.owner import OWNER, Owner, owner_bytes
-from holdfast.pipeline.locations import versions_of
+from holdfast.runtime.locations import versions_of
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20

@@ -37,9 +37,9 @@ from holdfast.failpoints import reach
 from holdfast.format.canonical import seal
 from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.pipeline.locations import local_path
-from holdfast.pipeline.outputs import Found
-from holdfast.pipeline.stage import Place
+from holdfast.runtime.locations import local_path
+from holdfast.runtime.outputs import Found
+from holdfast.runtime.task import Place
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 

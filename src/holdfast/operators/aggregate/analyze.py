@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from holdfast.api.functions import Aggregate
 from holdfast.errors import InvalidInputError
 from holdfast.operators.aggregate.analyze_holistic import GATHERED, Gatherer, sketch_fold
 from holdfast.operators.aggregate.execute import AggregateWork
@@ -25,9 +26,8 @@ from holdfast.operators.aggregate.functions.base import (
 from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
 from holdfast.operators.analysis import Resolved, hash_text, key_schema
 from holdfast.operators.base import HASH, TIMES
-from holdfast.pipeline.aggregates import Aggregate
-from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.runtime.columns import check_columns, quoted
+from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 from holdfast.spark.types import kept_type, key_type
 

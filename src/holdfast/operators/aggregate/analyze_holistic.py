@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
+from holdfast.api.functions import Aggregate
 from holdfast.errors import InvalidInputError
 from holdfast.operators.aggregate.functions.base import Fold
 from holdfast.operators.aggregate.functions.holistic import (
@@ -18,8 +19,7 @@ from holdfast.operators.aggregate.functions.holistic import (
 )
 from holdfast.operators.aggregate.functions.sketch import SketchFold, lg_k_of, library
 from holdfast.operators.topk.analyze import check_ordered
-from holdfast.pipeline.aggregates import Aggregate
-from holdfast.pipeline.graph import OperatorNode
+from holdfast.runtime.graph import OperatorNode
 from holdfast.spark.types import hashed, kept_type
 
 GATHERED = frozenset({"percentile", "collect_list", "collect_set", "first", "udaf"})

@@ -8,8 +8,8 @@ from typing import Any
 
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.columns import ddl_columns
-from holdfast.pipeline.graph import (
+from holdfast.runtime.columns import ddl_columns
+from holdfast.runtime.graph import (
     Node,
     OperatorNode,
     checked_names,

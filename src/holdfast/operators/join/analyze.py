@@ -20,8 +20,8 @@ from holdfast.operators.base import HASH, SIDE
 from holdfast.operators.join.declare import JoinSpec, join_columns
 from holdfast.operators.join.execute import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.operators.join.matching import Reach
-from holdfast.pipeline.columns import quoted
-from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.runtime.columns import quoted
+from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 from holdfast.spark.types import has_maps, kept_type
 

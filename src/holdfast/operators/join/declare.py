@@ -14,8 +14,8 @@ from typing import Any
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.setops.declare import add_compared, select_step
-from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.graph import (
+from holdfast.runtime.columns import check_columns, quoted
+from holdfast.runtime.graph import (
     Graph,
     Node,
     OperatorNode,

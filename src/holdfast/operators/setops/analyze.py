@@ -16,8 +16,8 @@ from holdfast.operators.analysis import (
 from holdfast.operators.base import HASH, SIDE
 from holdfast.operators.setops.declare import check_same_names
 from holdfast.operators.setops.execute import SetWork
-from holdfast.pipeline.columns import quoted
-from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.runtime.columns import quoted
+from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 
 

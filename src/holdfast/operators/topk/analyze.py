@@ -15,8 +15,8 @@ from holdfast.operators.base import HASH
 from holdfast.operators.sort_order import Term
 from holdfast.operators.topk.declare import TopDetail
 from holdfast.operators.topk.execute import TopWork
-from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.graph import WEIGHT, OperatorNode
+from holdfast.runtime.columns import check_columns, quoted
+from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 from holdfast.spark.types import has_maps, kept_type
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidInputError
 from holdfast.operators.sort_order import Term, parse_terms
-from holdfast.pipeline.graph import Node, OperatorNode, checked_names, checked_output
+from holdfast.runtime.graph import Node, OperatorNode, checked_names, checked_output
 
 K_MAX = 1_000_000
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
+from holdfast.api.windows import END, START
 from holdfast.errors import InvalidInputError, invariant
 from holdfast.operators.aggregate.analyze import resolve_aggregate
 from holdfast.operators.aggregate.execute import AggregateWork
@@ -17,9 +18,8 @@ from holdfast.operators.base import HASH, Work
 from holdfast.operators.window.declare import WindowDetail
 from holdfast.operators.window.execute import AT, ROW, WindowWork
 from holdfast.operators.window.session import ALL, SessionWork
-from holdfast.pipeline.columns import quoted
-from holdfast.pipeline.graph import WEIGHT, OperatorNode
-from holdfast.pipeline.windows import END, START
+from holdfast.runtime.columns import quoted
+from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 from holdfast.spark.time_zones import micros_sql
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.api.functions import Aggregate
+from holdfast.api.windows import END, START, Window
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.join.declare import JoinSpec
-from holdfast.pipeline.aggregates import Aggregate
-from holdfast.pipeline.graph import (
+from holdfast.runtime.graph import (
     DedupeBound,
     LateNode,
     Node,
@@ -22,7 +23,6 @@ from holdfast.pipeline.graph import (
     delay_before,
     require_watermark,
 )
-from holdfast.pipeline.windows import END, START, Window
 
 Emit = Literal["update", "close"]
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

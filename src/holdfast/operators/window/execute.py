@@ -22,11 +22,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.api.windows import END, START
 from holdfast.operators.aggregate.execute import ROWS, AggregateWork
 from holdfast.operators.aggregate.functions.base import DistinctFold
 from holdfast.operators.base import HASH, WEIGHT, EpochContext, Result, WorkBase
 from holdfast.operators.window.panes import added_up, can_add_up
-from holdfast.pipeline.windows import END, START
 from holdfast.state import TraceSchema
 
 AT = "__hf_at"

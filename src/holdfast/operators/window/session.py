@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.api.windows import END, START
 from holdfast.operators.base import (
     HASH,
     WEIGHT,
@@ -33,7 +34,6 @@ from holdfast.operators.base import (
     group_numbers,
 )
 from holdfast.operators.window.execute import AT, ROW, TimedBase
-from holdfast.pipeline.windows import END, START
 from holdfast.state import BagPartition, LatestPartition, TraceKind, TraceSchema
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise, rows_equal

@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from holdfast.api.pipeline import Pipeline, loading
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.pipeline.metrics import Metrics
-from holdfast.pipeline.pipeline import Pipeline, loading
-from holdfast.pipeline.report import EpochReport, RunSummary
-from holdfast.pipeline.table import EpochTable
+from holdfast.runtime.epoch_table import EpochTable
+from holdfast.runtime.metrics import Metrics
+from holdfast.runtime.report import EpochReport, RunSummary
 
 
 def load_pipeline(file: str) -> Pipeline:

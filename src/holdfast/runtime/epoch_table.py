@@ -8,7 +8,7 @@ from collections import deque
 from types import TracebackType
 from typing import Any, Self
 
-from holdfast.pipeline.report import EpochReport
+from holdfast.runtime.report import EpochReport
 
 _SHOWN = 12
 

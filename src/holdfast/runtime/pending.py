@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.ids import CheckpointId
-from holdfast.pipeline.counting import LiveCounts
-from holdfast.pipeline.report import CheckpointState
-from holdfast.pipeline.stage import Staged
+from holdfast.runtime.live_counts import LiveCounts
+from holdfast.runtime.report import CheckpointState
+from holdfast.runtime.task import Staged
 from holdfast.state import RunInfo
 
 

@@ -12,6 +12,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from holdfast.api.stream import Stream
+from holdfast.api.view import View
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import SystemClock
@@ -20,20 +22,18 @@ from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
 from holdfast.operators.analysis import Resolved
-from holdfast.pipeline.engine import Engine
-from holdfast.pipeline.evolve import ChangePlan
-from holdfast.pipeline.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
-from holdfast.pipeline.locations import check_locations
-from holdfast.pipeline.marks import check_tables, checked_marks, table_digests
-from holdfast.pipeline.outputs import Wish
-from holdfast.pipeline.quarantine import Quarantine
-from holdfast.pipeline.report import CheckpointReport, EpochReport, RunSummary
-from holdfast.pipeline.resolve import resolve
-from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.stage import Place
-from holdfast.pipeline.start import StartPlanner
-from holdfast.pipeline.stream import Stream
-from holdfast.pipeline.view import View
+from holdfast.runtime.analysis import resolve
+from holdfast.runtime.checkpoint_marks import check_tables, checked_marks, table_digests
+from holdfast.runtime.engine import Engine
+from holdfast.runtime.evolution import ChangePlan
+from holdfast.runtime.graph import WEIGHT, Graph, SinkNode, SourceNode, checked_names
+from holdfast.runtime.locations import check_locations
+from holdfast.runtime.output_manager import Outputs
+from holdfast.runtime.outputs import Wish
+from holdfast.runtime.quarantine import Quarantine
+from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
+from holdfast.runtime.start import StartPlanner
+from holdfast.runtime.task import Place
 from holdfast.settings import Settings
 from holdfast.spark.session import (
     RuntimeSettings,

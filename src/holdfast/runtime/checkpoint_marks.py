@@ -16,7 +16,7 @@ from holdfast.checkpoint import Draft
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import check_name
-from holdfast.pipeline.graph import Graph, StaticTable, StepNode, upstream
+from holdfast.runtime.graph import Graph, StaticTable, StepNode, upstream
 from holdfast.spark.errors import spark_failure
 
 OWN = "holdfast."

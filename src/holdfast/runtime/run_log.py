@@ -10,7 +10,7 @@ import logging
 
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
-from holdfast.pipeline.report import CheckpointReport, EpochReport
+from holdfast.runtime.report import CheckpointReport, EpochReport
 
 log = logging.getLogger("holdfast.pipeline")
 

@@ -22,8 +22,8 @@ from pyspark.sql import types as T  # noqa: N812
 from holdfast.connectors.source_api import Slice, SourceReader
 from holdfast.operators.analysis import Resolved, spark_schema
 from holdfast.operators.base import HASH
-from holdfast.pipeline.beacons import with_beacons
-from holdfast.pipeline.graph import (
+from holdfast.runtime.analysis import source_frame, union_frame
+from holdfast.runtime.graph import (
     Graph,
     LateNode,
     Node,
@@ -34,8 +34,8 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.resolve import source_frame, union_frame
-from holdfast.pipeline.stage import (
+from holdfast.runtime.heartbeats import with_beacons
+from holdfast.runtime.task import (
     CONTROL,
     Control,
     Place,
@@ -45,7 +45,7 @@ from holdfast.pipeline.stage import (
     property_name,
     run_stage,
 )
-from holdfast.pipeline.watermarks import Observed, count_rows, observe, time_kind
+from holdfast.runtime.watermarks import Observed, count_rows, observe, time_kind
 from holdfast.spark.classic import (
     ArrowMap,
     Scan,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from holdfast.api.functions import Aggregate
+from holdfast.api.windows import Window
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.apply.declare import apply_node
@@ -13,9 +15,8 @@ from holdfast.operators.join.declare import Interval, Join, On, add_join
 from holdfast.operators.setops.declare import add_compared, union_of
 from holdfast.operators.topk.declare import latest_node, top_k_node
 from holdfast.operators.window.declare import late_node, refuse_window_options, window_node
-from holdfast.pipeline.aggregates import Aggregate
-from holdfast.pipeline.columns import split_top
-from holdfast.pipeline.graph import (
+from holdfast.runtime.columns import split_top
+from holdfast.runtime.graph import (
     WEIGHT,
     DedupeBound,
     Graph,
@@ -27,7 +28,6 @@ from holdfast.pipeline.graph import (
     checked_output,
     require_watermark,
 )
-from holdfast.pipeline.windows import Window
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)

@@ -21,7 +21,7 @@ from holdfast.failpoints import reach
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner, new_owner
-from holdfast.pipeline.outputs import (
+from holdfast.runtime.outputs import (
     OWNED,
     Decision,
     Found,
@@ -30,7 +30,7 @@ from holdfast.pipeline.outputs import (
     decide,
     published_text,
 )
-from holdfast.pipeline.stage import storage_of
+from holdfast.runtime.task import storage_of
 
 _WISHES = ("adopt", "keep", "empty")
 

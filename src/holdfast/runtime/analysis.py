@@ -23,8 +23,8 @@ from holdfast.operators.setops.analyze import resolve_rows
 from holdfast.operators.setops.declare import check_same_names
 from holdfast.operators.topk.analyze import resolve_top
 from holdfast.operators.window.analyze import resolve_window
-from holdfast.pipeline.columns import check_columns, quoted
-from holdfast.pipeline.graph import (
+from holdfast.runtime.columns import check_columns, quoted
+from holdfast.runtime.graph import (
     WEIGHT,
     Graph,
     LateNode,
@@ -36,7 +36,7 @@ from holdfast.pipeline.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.pipeline.watermarks import time_kind
+from holdfast.runtime.watermarks import time_kind
 from holdfast.spark.errors import user_code_failed
 from holdfast.spark.types import check_carried
 

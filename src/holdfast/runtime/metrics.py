@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.clock import SystemClock
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.report import CheckpointReport, EpochReport
+from holdfast.runtime.report import CheckpointReport, EpochReport
 
 
 class Metrics:

@@ -24,25 +24,25 @@ from holdfast.failpoints import reach
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.operators.analysis import Resolved
-from holdfast.pipeline.crowding import Crowding
-from holdfast.pipeline.evolve import ChangePlan
-from holdfast.pipeline.frames import FrameBuilder, Plan
-from holdfast.pipeline.graph import Graph
-from holdfast.pipeline.logs import Logs
-from holdfast.pipeline.marks import Marks
-from holdfast.pipeline.merging import Merger
-from holdfast.pipeline.progress import Progress, Waiting
-from holdfast.pipeline.records import record_checkpoint, record_epoch, record_recovery
-from holdfast.pipeline.report import (
+from holdfast.runtime.checkpoint_marks import Marks
+from holdfast.runtime.compactor import Merger
+from holdfast.runtime.evolution import ChangePlan
+from holdfast.runtime.graph import Graph
+from holdfast.runtime.output_manager import Outputs
+from holdfast.runtime.partial_aggregation import Crowding
+from holdfast.runtime.pending import Progress, Waiting
+from holdfast.runtime.planner import FrameBuilder, Plan
+from holdfast.runtime.report import (
     CheckpointReport,
     CheckpointState,
     EpochReport,
     RunSummary,
     Stopwatch,
 )
-from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.stage import Control, Place, StageJob, check_partitions
-from holdfast.pipeline.watermarks import Watermarks
+from holdfast.runtime.run_log import record_checkpoint, record_epoch, record_recovery
+from holdfast.runtime.source_logs import Logs
+from holdfast.runtime.task import Control, Place, StageJob, check_partitions
+from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
 

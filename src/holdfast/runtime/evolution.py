@@ -18,7 +18,7 @@ from holdfast.format.topology import Part, Topology, differences
 from holdfast.operators.analysis import Resolved
 from holdfast.operators.dedupe.execute import DedupeWork
 from holdfast.operators.join.execute import JoinWork
-from holdfast.pipeline.graph import (
+from holdfast.runtime.graph import (
     Graph,
     LateNode,
     Node,

@@ -14,7 +14,7 @@ from holdfast.operators.aggregate.execute import ROWS
 from holdfast.operators.analysis import Resolved, spark_schema
 from holdfast.operators.base import WEIGHT
 from holdfast.operators.setops.execute import SHOWN
-from holdfast.pipeline.stage import Place, source_of
+from holdfast.runtime.task import Place, source_of
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
 

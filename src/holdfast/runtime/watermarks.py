@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.graph import SourceNode
+from holdfast.runtime.graph import SourceNode
 from holdfast.spark.time_zones import micros_sql
 
 _clock: Clock = SystemClock()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.ids import CheckpointId, Epoch, IdSource
-from holdfast.pipeline.stage import Place, source_of, storage_of
+from holdfast.runtime.task import Place, source_of, storage_of
 from holdfast.state import (
     BackgroundMerge,
     MergePlan,

@@ -28,7 +28,7 @@ from holdfast.errors import (
 from holdfast.failpoints import reach
 from holdfast.format.documents import Replay
 from holdfast.ids import CheckpointId, Epoch
-from holdfast.pipeline.stage import Place, storage_of
+from holdfast.runtime.task import Place, storage_of
 from holdfast.storage import Storage
 
 _TOKEN = "token.json"  # noqa: S105 - a file name

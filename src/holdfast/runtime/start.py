@@ -18,11 +18,11 @@ from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.topology import Topology
 from holdfast.operators.analysis import Resolved
-from holdfast.pipeline.evolve import ChangePlan, joined, plan_changes, plan_rebuild
-from holdfast.pipeline.graph import Graph
-from holdfast.pipeline.outputs import History, history_of, not_rebuildable, planned_history
-from holdfast.pipeline.settling import Outputs
-from holdfast.pipeline.stage import Place
+from holdfast.runtime.evolution import ChangePlan, joined, plan_changes, plan_rebuild
+from holdfast.runtime.graph import Graph
+from holdfast.runtime.output_manager import Outputs
+from holdfast.runtime.outputs import History, history_of, not_rebuildable, planned_history
+from holdfast.runtime.task import Place
 from holdfast.settings import Settings
 
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.connectors.files.listing import is_hidden
 from holdfast.errors import InvalidInputError
-from holdfast.pipeline.graph import Graph
+from holdfast.runtime.graph import Graph
 from holdfast.storage.open import OBJECT_SCHEMES
 
 _SAME_AS = {"s3a": "s3", "abfss": "abfs"}

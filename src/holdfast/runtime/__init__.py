@@ -1,0 +1,1 @@
+"""What runs a pipeline: the epoch loop, its planner, its tasks, and its outputs."""
