@@ -14,7 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import Fault, FaultyDisk, FaultyStorage
-from holdfast.testing.wrap import WRITES
+from holdfast.testing.wrapped_storage import WRITES
 from scenarios import SCENARIOS, Scenario
 from scenes import World, assert_verified, copied, in_memory, snapshot
 

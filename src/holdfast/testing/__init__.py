@@ -4,10 +4,15 @@ Hypothesis strategies are in `holdfast.testing.strategies`, the only module that
 """
 
 from holdfast.testing.crash import Crash, SimulatedCrash, crash_at, points_reached
-from holdfast.testing.faults import Fault, FaultyDisk, FaultyStorage
+from holdfast.testing.faulty_storage import Fault, FaultyDisk, FaultyStorage
 from holdfast.testing.model import Model, ModelCheckpoint
-from holdfast.testing.powercut import PowerCut, RecordingDisk
-from holdfast.testing.wrap import CountingStorage, HookedStorage, WrappedStorage, WrappedWriter
+from holdfast.testing.power_cut import PowerCut, RecordingDisk
+from holdfast.testing.wrapped_storage import (
+    CountingStorage,
+    HookedStorage,
+    WrappedStorage,
+    WrappedWriter,
+)
 
 __all__ = [
     "CountingStorage",

@@ -9,7 +9,7 @@ import holdfast as hf
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
-from holdfast.testing.wrap import WRITES, WrappedStorage
+from holdfast.testing.wrapped_storage import WRITES, WrappedStorage
 
 
 def follow(world, name):

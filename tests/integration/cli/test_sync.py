@@ -17,7 +17,7 @@ import holdfast as hf
 from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
-from holdfast.testing.wrap import WRITES, WrappedStorage
+from holdfast.testing.wrapped_storage import WRITES, WrappedStorage
 
 TOPOLOGY = hf.topology(
     hf.Part(name="in", kind="source", what="counter"),

@@ -20,7 +20,7 @@ from holdfast.clock import Clock, ManualClock
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.storage.base import Storage
 from holdfast.storage.local.disk import Disk
-from holdfast.testing.wrap import OPERATIONS, WrappedStorage
+from holdfast.testing.wrapped_storage import OPERATIONS, WrappedStorage
 
 FaultKind = Literal["enospc", "eio", "lost", "slow"]
 T = TypeVar("T")
