@@ -41,10 +41,12 @@ from holdfast.storage import LocalStorage
 from holdfast.storage.local.disk import Disk
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
-TOPOLOGY = hf.topology(
-    hf.Part(name="orders", kind="source", what="counter"),
-    hf.Part(name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True),
-    hf.Part(name="out", kind="sink", what="memory", inputs=["totals"]),
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="orders", kind="source", what="counter"),
+    hf.checkpoint.Part(
+        name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True
+    ),
+    hf.checkpoint.Part(name="out", kind="sink", what="memory", inputs=["totals"]),
 )
 SCHEMA = TraceSchema.latest(
     pa.schema([("customer", pa.int64())]),
@@ -134,12 +136,12 @@ print(time.perf_counter() - start)
 def bench_verify(work: Path, rounds: int, quick: bool) -> list[str]:
     files, size = (16, 8_000_000) if quick else (32, 64_000_000)
     root = work / "verify"
-    with hf.open_store(storage_at(root), "p", topology=TOPOLOGY) as store:
+    with hf.checkpoint.open_store(storage_at(root), "p", topology=TOPOLOGY) as store:
         draft = store.draft()
         block = np.random.default_rng(1).bytes(size)
         runs = [draft.write_run("totals", n, block, snapshot=True, rows=1) for n in range(files)]
         draft.set_operator("totals", trace="latest", files=runs, rows=1, keys=1)
-        draft.set_source("orders", hf.CounterPosition(partitions={"0": 1}))
+        draft.set_source("orders", hf.checkpoint.CounterPosition(partitions={"0": 1}))
         store.commit(draft)
     inner: list[list[float]] = [[], []]
     whole: list[list[Took]] = [[], []]
@@ -171,7 +173,9 @@ def build_state(root: Path, keys: int, change: int) -> None:
     """One snapshot of all keys; with `change`, a second run over some of them."""
     rng = np.random.default_rng(2)
     settings = hf.Settings(recovery_verify="shallow")
-    with hf.open_store(storage_at(root), "p", topology=TOPOLOGY, settings=settings) as store:
+    with hf.checkpoint.open_store(
+        storage_at(root), "p", topology=TOPOLOGY, settings=settings
+    ) as store:
         for part in [np.arange(keys, dtype=np.int64), rng.integers(0, keys, change)]:
             if not len(part):
                 continue
@@ -199,7 +203,9 @@ def build_state(root: Path, keys: int, change: int) -> None:
                 keys=keys,
                 counts="live",
             )
-            draft.set_source("orders", hf.CounterPosition(partitions={"0": draft.epoch + 1}))
+            draft.set_source(
+                "orders", hf.checkpoint.CounterPosition(partitions={"0": draft.epoch + 1})
+            )
             store.commit(draft)
 
 
@@ -239,7 +245,9 @@ def bench_ls(work: Path, rounds: int, quick: bool) -> list[str]:
     count = 1_000 if quick else 10_000
     root = work / "ls"
     settings = hf.Settings(retain=count * 2, recovery_verify="shallow")
-    with hf.open_store(storage_at(root), "p", topology=TOPOLOGY, settings=settings) as store:
+    with hf.checkpoint.open_store(
+        storage_at(root), "p", topology=TOPOLOGY, settings=settings
+    ) as store:
         for number in range(count):
             draft = store.draft()
             first = number % 10 == 0
@@ -248,7 +256,7 @@ def bench_ls(work: Path, rounds: int, quick: bool) -> list[str]:
                 draft.set_operator("totals", trace="latest", files=[run], rows=1, keys=1)
             else:
                 draft.add_file(run)
-            draft.set_source("orders", hf.CounterPosition(partitions={"0": number + 1}))
+            draft.set_source("orders", hf.checkpoint.CounterPosition(partitions={"0": number + 1}))
             draft.stage_sink("out", f"t{number}", replay="deduplicates")
             summary = store.commit(draft)
             store.record_outcome(summary.checkpoint, "out", "committed")

@@ -23,9 +23,11 @@ from holdfast.format.manifest import FileEntry, manifest_bytes, parse_manifest
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.storage.local.disk import Disk
 
-TOPOLOGY = hf.topology(
-    hf.Part(name="orders", kind="source", what="counter"),
-    hf.Part(name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True),
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="orders", kind="source", what="counter"),
+    hf.checkpoint.Part(
+        name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True
+    ),
 )
 
 
@@ -145,7 +147,7 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
     theirs: list[float] = []
     counts: dict[str, int] = {}
     settings = hf.Settings(recovery_verify="shallow")
-    with hf.open_store(storage, "p", topology=TOPOLOGY, settings=settings) as store:
+    with hf.checkpoint.open_store(storage, "p", topology=TOPOLOGY, settings=settings) as store:
         if inherited:
             store.commit(_draft(store, [1000] * inherited))
         for _ in range(rounds):
@@ -169,10 +171,10 @@ def _commit_case(rounds: int, work: Path, barrier: str, files: int, inherited: i
     shutil.rmtree(base)
 
 
-def _draft(store: hf.Store, sizes: list[int], kept: int = 0) -> hf.Draft:
+def _draft(store: hf.checkpoint.Store, sizes: list[int], kept: int = 0) -> hf.checkpoint.Draft:
     """An epoch that writes new files and keeps the oldest `kept` ones, as after a merge."""
     draft = store.draft()
-    draft.set_source("orders", hf.CounterPosition(partitions={"0": store.epoch_next}))
+    draft.set_source("orders", hf.checkpoint.CounterPosition(partitions={"0": store.epoch_next}))
     first = store.current is None
     old = store.current.files_of("totals")[:kept] if store.current else []
     draft.set_operator("totals", trace="latest", files=old)
@@ -195,19 +197,19 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
     for count in counts:
         root = Path(tempfile.mkdtemp(dir=work))
         settings = hf.Settings(retain=count, recovery_verify="shallow", exclusive=False)
-        with hf.open_store(root, "p", topology=TOPOLOGY, settings=settings) as store:
+        with hf.checkpoint.open_store(root, "p", topology=TOPOLOGY, settings=settings) as store:
             for epoch in range(count):
                 store.commit(_draft(store, [100] if epoch == 0 else [], 1))
                 if epoch % 64 == 0:
                     store.retain()
         listing, show, opening, commit = [], [], [], []
         for _ in range(5):
-            reader = hf.read_store(root, "p")
+            reader = hf.checkpoint.read_store(root, "p")
             found = clocked(listing, reader.list)
             clocked(show, lambda: reader.manifest(found[0]))
             store = clocked(
                 opening,
-                lambda: hf.open_store(
+                lambda: hf.checkpoint.open_store(
                     root, "p", topology=TOPOLOGY, settings=settings, clean_up=False
                 ),
             )
@@ -229,9 +231,9 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
 def bench_manifest(count: int) -> None:
     print(f"\n## A manifest of {count} files")
     storage = MemoryStorage()
-    store = hf.open_store(storage, "p", topology=TOPOLOGY)
+    store = hf.checkpoint.open_store(storage, "p", topology=TOPOLOGY)
     draft = store.draft()
-    draft.set_source("orders", hf.CounterPosition(partitions={"0": 0}))
+    draft.set_source("orders", hf.checkpoint.CounterPosition(partitions={"0": 0}))
     draft.set_operator("totals", trace="latest")
     store.commit(draft)
     entries = [
@@ -302,11 +304,11 @@ def bench_requests() -> None:
         "secret_access_key": "y",
         "client_options": {"allow_http": True},
     }
-    storage = CountingStorage(hf.open_storage("s3://bench/root", options=options))
+    storage = CountingStorage(hf.checkpoint.open_storage("s3://bench/root", options=options))
     print(
         "| new files | requests of the commit | bytes written | requests by kind |\n|---|---|---|---|"
     )
-    with hf.open_store(storage, "p", topology=TOPOLOGY) as store:
+    with hf.checkpoint.open_store(storage, "p", topology=TOPOLOGY) as store:
         for files in (1, 4, 16):
             draft = _draft(store, [20_000] * files)
             storage.reset()

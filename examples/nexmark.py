@@ -175,7 +175,7 @@ def _q9_batch(w: World) -> Any:
 
 
 def _q11(w: World) -> Any:
-    return w.bids.group_by("bidder", hf.session("at", "2 seconds")).agg(
+    return w.bids.group_by("bidder", hf.session_window("at", "2 seconds")).agg(
         bids=hf.count(), name="sessions"
     )
 

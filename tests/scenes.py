@@ -12,8 +12,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast import CounterPosition, FilesPosition, Part, Settings, open_store, topology
-from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
+from holdfast import Settings
+from holdfast.checkpoint import (
+    CounterPosition,
+    FilesPosition,
+    Part,
+    open_store,
+    read_store,
+    rebuild_catalog,
+    topology,
+    verify_store,
+)
 from holdfast.clock import ManualClock
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format import documents as records

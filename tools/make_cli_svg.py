@@ -46,10 +46,12 @@ from holdfast.state import (  # noqa: E402
 
 SVG = ROOT / "docs" / "img" / "cli.svg"
 START_US = 1_794_700_000_000_000
-TOPOLOGY = hf.topology(
-    hf.Part(name="orders", kind="source", what="kafka"),
-    hf.Part(name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True),
-    hf.Part(name="totals_out", kind="sink", what="parquet", inputs=["totals"]),
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="orders", kind="source", what="kafka"),
+    hf.checkpoint.Part(
+        name="totals", kind="operator", what="aggregate", inputs=["orders"], stateful=True
+    ),
+    hf.checkpoint.Part(name="totals_out", kind="sink", what="parquet", inputs=["totals"]),
 )
 SCHEMA = TraceSchema.latest(
     pa.schema([("customer", pa.string())]),
@@ -65,7 +67,7 @@ EPOCHS: list[dict[str, float | None]] = [
 def build(root: Path, clock: ManualClock) -> None:
     """Three epochs of a small pipeline, with a savepoint."""
     ids = SeededIds(7)
-    with hf.open_store(root, "orders", topology=TOPOLOGY, clock=clock, ids=ids) as store:
+    with hf.checkpoint.open_store(root, "orders", topology=TOPOLOGY, clock=clock, ids=ids) as store:
         for number, change in enumerate(EPOCHS):
             clock.advance_ms(3_600_000)
             draft = store.draft()
@@ -79,7 +81,7 @@ def build(root: Path, clock: ManualClock) -> None:
             runs += [run] if run is not None else []
             put_trace(draft, "totals", TraceKind.LATEST, runs, partitions=1, keys=400)
             offsets = {"0": 5_000 + 310 * number, "1": 4_870 + 295 * number}
-            draft.set_source("orders", hf.KafkaPosition(topics={"orders": offsets}),
+            draft.set_source("orders", hf.checkpoint.KafkaPosition(topics={"orders": offsets}),
                              watermark_us=clock.wall_us() - 5_000_000)  # fmt: skip
             draft.add_processed(len(change))
             draft.stage_sink("totals_out", "staged", replay="deduplicates")

@@ -21,7 +21,8 @@ from unittest import mock
 import msgspec
 
 import holdfast
-from holdfast import (
+from holdfast import Settings
+from holdfast.checkpoint import (
     CounterPosition,
     DeltaPosition,
     FilesPosition,
@@ -33,7 +34,6 @@ from holdfast import (
     Part,
     PostgresPosition,
     PostgresSnapshot,
-    Settings,
     Store,
     TableProgress,
     topology,
@@ -141,7 +141,7 @@ def build(root: Path) -> None:
 
     def opened(resume: str | None = None) -> Store:
         clock.advance_ms(60_000)
-        return holdfast.open_store(
+        return holdfast.checkpoint.open_store(
             storage, PIPELINE, topology=TOPOLOGY, settings=SETTINGS, resume=resume, clock=clock,
             ids=ids, spark="4.3.0",
         )  # fmt: skip
@@ -174,7 +174,9 @@ def build_others(storage: LocalStorage, clock: ManualClock, ids: SeededIds) -> N
     """A pipeline with sources of all connectors that the first one does not have."""
     parts = [Part(name=name, kind="source", what=name) for name in others(0)]
     shape = topology(*parts)
-    with holdfast.open_store(storage, "positions", topology=shape, clock=clock, ids=ids) as store:
+    with holdfast.checkpoint.open_store(
+        storage, "positions", topology=shape, clock=clock, ids=ids
+    ) as store:
         for number in range(2):
             clock.advance_ms(1_000)
             draft = store.draft()

@@ -1,21 +1,52 @@
 """Names of a package that are loaded when first asked for.
 
-Who reads a store does not pay for what writes one, and the command line starts in time.
+A package lists its public names in `__init__.pyi`, one line each. Type checkers read that file, and
+so does the package itself. A command that reads a store does not pay for what writes one.
 """
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
+_LINE = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
 
-def lazy_name(package: str, where: Mapping[str, str], name: str) -> Any:
-    """A name of a package from the module that `where` gives, kept there for the next time."""
-    if name not in where:
-        message = f"module {package!r} has no attribute {name!r}"
-        raise AttributeError(message)
-    value = getattr(import_module(where[name]), name)
-    setattr(sys.modules[package], name, value)
-    return value
+
+def attach(
+    package: str, file: str, moved: dict[str, str] | None = None
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """What a package needs to load its names lazily.
+
+    Args:
+        package: the package's `__name__`.
+        file: the package's `__file__`; its list of names lies next to it, in `__init__.pyi`.
+        moved: names that are somewhere else, with the place that the error tells.
+
+    Returns:
+        `__getattr__`, `__dir__` and `__all__` of the package.
+
+    Raises:
+        AttributeError: from `__getattr__`, when the list does not have the name.
+    """
+    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    modules = {name: module for module, name in _LINE.findall(stub)}
+    names = sorted(modules)
+
+    def load(name: str) -> Any:
+        module = modules.get(name)
+        if module is None:
+            remedy = f"; use {moved[name]}" if moved and name in moved else ""
+            message = f"module {package!r} has no attribute {name!r}{remedy}"
+            raise AttributeError(message)
+        if module == package:
+            value: Any = import_module(f"{package}.{name}")
+        else:
+            value = getattr(import_module(module), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    return load, lambda: names, names

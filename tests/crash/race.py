@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from holdfast import CounterPosition, Part, Settings, topology
-from holdfast.checkpoint import open_store
+from holdfast import Settings
+from holdfast.checkpoint import CounterPosition, Part, open_store, topology
 from holdfast.clock import SystemClock
 from holdfast.errors import CommitUnknownError, ConflictError, HoldfastError
 from holdfast.failpoints import handling

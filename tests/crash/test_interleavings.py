@@ -6,8 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import open_store
-from holdfast.checkpoint import read_store, rebuild_catalog, verify_store
+from holdfast.checkpoint import open_store, read_store, rebuild_catalog, verify_store
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.checkpoint.replication.sync import sync_pipeline

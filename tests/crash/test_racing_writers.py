@@ -10,8 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import open_storage, open_store
-from holdfast.checkpoint import read_store, recovery_plan, verify_store
+from holdfast.checkpoint import open_storage, open_store, read_store, recovery_plan, verify_store
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     ConflictError,
@@ -158,7 +157,7 @@ PROCESS = """
 import sys
 sys.path[:0] = {path!r}
 from scenes import *
-from holdfast import open_store
+from holdfast.checkpoint import open_store
 from holdfast.errors import ConflictError
 number = int(sys.argv[2])
 world = World(sys.argv[1])

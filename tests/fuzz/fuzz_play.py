@@ -287,7 +287,7 @@ class World:
 
     def checkpoints(self) -> list:
         try:
-            return list(hf.read_store(self.store, "p").list())
+            return list(hf.checkpoint.read_store(self.store, "p").list())
         except HoldfastError:
             return []
 
@@ -345,7 +345,7 @@ class World:
         return True
 
     def _pin(self, label: str) -> None:
-        reader = hf.read_store(self.store, "p")
+        reader = hf.checkpoint.read_store(self.store, "p")
         storage = open_storage(str(self.store))
         pin(reader, storage, SystemClock(), label=label, ref="latest")
 

@@ -299,7 +299,7 @@ def _sessions(seed: int, rng: random.Random) -> Timed:
         [
             f"s0 = {_source('s0', files_max, weighted=weighted)}",
             (
-                f"g = s0.group_by('k', hf.session('at', '{gap} seconds')).agg(n=hf.count(), "
+                f"g = s0.group_by('k', hf.session_window('at', '{gap} seconds')).agg(n=hf.count(), "
                 f"t=hf.sum('x'), name='g', emit='{emit}')"
             ),
             _parquet("o", "g"),

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from holdfast import open_store
+from holdfast.checkpoint import open_store
 from holdfast.errors import InvalidInputError
 from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.documents import (

@@ -42,7 +42,7 @@ class Place:
     def committed(self, name: str = "p", store: str = "cp") -> int:
         """How many checkpoints with an epoch the store lists."""
         try:
-            return len(hf.read_store(self.home / store, name).list())
+            return len(hf.checkpoint.read_store(self.home / store, name).list())
         except HoldfastError:
             return 0
 

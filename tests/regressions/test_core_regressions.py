@@ -19,10 +19,10 @@ from holdfast.cli import main
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.journal import Durability, Event, JournalSettings, JournalWriter
 
-TOPOLOGY = hf.topology(
-    hf.Part(name="n", kind="source", what="counter"),
-    hf.Part(name="t", kind="operator", what="s", inputs=["n"], stateful=True),
-    hf.Part(name="k", kind="sink", what="x", inputs=["t"]),
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="n", kind="source", what="counter"),
+    hf.checkpoint.Part(name="t", kind="operator", what="s", inputs=["n"], stateful=True),
+    hf.checkpoint.Part(name="k", kind="sink", what="x", inputs=["t"]),
 )
 
 
@@ -36,9 +36,9 @@ class Told:
         self.tokens.append(token.token)
 
 
-SILENT = hf.topology(
-    hf.Part(name="n", kind="source", what="counter"),
-    hf.Part(name="t", kind="operator", what="s", inputs=["n"], stateful=True),
+SILENT = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="n", kind="source", what="counter"),
+    hf.checkpoint.Part(name="t", kind="operator", what="s", inputs=["n"], stateful=True),
 )
 
 
@@ -46,7 +46,7 @@ def step(store, who: str, sink: Told | None):
     """One checkpoint that moves the source by one, and its publication."""
     done = store.current.sources[0].position.partitions["0"] if store.current else 0
     draft = store.draft()
-    draft.set_source("n", hf.CounterPosition(partitions={"0": done + 1}))
+    draft.set_source("n", hf.checkpoint.CounterPosition(partitions={"0": done + 1}))
     draft.put_small("t", str(done + 1).encode())
     if sink is not None:
         draft.stage_sink("k", f"{who}: {done + 1}", replay="none")
@@ -58,7 +58,7 @@ def step(store, who: str, sink: Told | None):
 
 def test_a_lost_newest_record_is_noticed_and_its_files_stay(tmp_path) -> None:
     """While the hint names a record that is gone, no epoch is given out twice and nothing of it goes."""
-    with hf.open_store(tmp_path, "p", topology=SILENT) as store:
+    with hf.checkpoint.open_store(tmp_path, "p", topology=SILENT) as store:
         for _ in range(4):
             last = step(store, "a", None)
     newest = max((tmp_path / "p" / "catalog").iterdir())
@@ -66,10 +66,10 @@ def test_a_lost_newest_record_is_noticed_and_its_files_stay(tmp_path) -> None:
     files = tmp_path / "p" / "checkpoints" / str(last.checkpoint)
     assert files.is_dir()
     # Whatever lists it: the loss is told, by a finding and by the exit code of the plan.
-    assert list(hf.verify_store(hf.read_store(tmp_path, "p")).all_findings())
+    assert list(hf.checkpoint.verify_store(hf.checkpoint.read_store(tmp_path, "p")).all_findings())
     assert main(["recover", "--plan", str(tmp_path / "p")]) != 0
     try:
-        with hf.open_store(tmp_path, "p", topology=SILENT) as store:
+        with hf.checkpoint.open_store(tmp_path, "p", topology=SILENT) as store:
             assert store.epoch_next > last.epoch
     except HoldfastError as error:
         assert error.remedy
@@ -112,7 +112,9 @@ def test_two_sleeping_writers_and_a_compaction_cannot_break_the_fence(tmp_path) 
 
     def opened():
         settings = hf.Settings(exclusive=False)
-        return hf.open_store(tmp_path, "p", topology=TOPOLOGY, takeover=True, settings=settings)
+        return hf.checkpoint.open_store(
+            tmp_path, "p", topology=TOPOLOGY, takeover=True, settings=settings
+        )
 
     sink = Told()
     step(opened(), "a", sink)
@@ -138,7 +140,7 @@ def test_a_plan_while_a_healthy_writer_runs_never_refuses(tmp_path) -> None:
     if child == 0:  # pragma: no cover - another process
         signal.alarm(60)
         settings = hf.Settings(retain=2)
-        store = hf.open_store(tmp_path, "p", topology=TOPOLOGY, settings=settings)
+        store = hf.checkpoint.open_store(tmp_path, "p", topology=TOPOLOGY, settings=settings)
         until = time.monotonic() + seconds + 1.5
         while time.monotonic() < until:
             step(store, "w", Told())
@@ -150,7 +152,7 @@ def test_a_plan_while_a_healthy_writer_runs_never_refuses(tmp_path) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            plan = hf.recovery_plan(tmp_path, "p", topology=TOPOLOGY)
+            plan = hf.checkpoint.recovery_plan(tmp_path, "p", topology=TOPOLOGY)
             seen[plan.mode if plan.refusal is None else plan.refusal.kind] += 1
         except HoldfastError as error:
             seen[error.kind] += 1
@@ -199,9 +201,9 @@ def test_a_put_of_a_run_that_was_applied_but_answered_with_500_succeeds(
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, daemon=True).start()
         options = {**s3_options, "endpoint": f"http://127.0.0.1:{server.server_address[1]}"}
-        with hf.open_store(s3_url, "p", topology=TOPOLOGY, options=options) as store:
+        with hf.checkpoint.open_store(s3_url, "p", topology=TOPOLOGY, options=options) as store:
             draft = store.draft()
-            draft.set_source("n", hf.CounterPosition(partitions={"0": 1}))
+            draft.set_source("n", hf.checkpoint.CounterPosition(partitions={"0": 1}))
             run = draft.write_run("t", 0, b"rows", snapshot=True, rows=1)
             draft.set_operator("t", trace="latest", files=[run], rows=1, keys=1)
             draft.stage_sink("k", "a: 1", replay="none")

@@ -15,12 +15,16 @@ PIPELINE = "tiny"
 
 def write_spec_store(root: Path) -> Path:
     """Two checkpoints, a segment, one outcome, one savepoint; returns the pipeline's directory."""
-    topology = hf.topology(
-        hf.Part(name="numbers", kind="source", what="counter"),
-        hf.Part(name="queue", kind="source", what="acme-queue"),
-        hf.Part(name="seen", kind="operator", what="distinct", inputs=["numbers"], keys=["n"]),
-        hf.Part(name="total", kind="operator", what="sum", inputs=["numbers"], stateful=True),
-        hf.Part(name="out", kind="sink", what="files", inputs=["total"]),
+    topology = hf.checkpoint.topology(
+        hf.checkpoint.Part(name="numbers", kind="source", what="counter"),
+        hf.checkpoint.Part(name="queue", kind="source", what="acme-queue"),
+        hf.checkpoint.Part(
+            name="seen", kind="operator", what="distinct", inputs=["numbers"], keys=["n"]
+        ),
+        hf.checkpoint.Part(
+            name="total", kind="operator", what="sum", inputs=["numbers"], stateful=True
+        ),
+        hf.checkpoint.Part(name="out", kind="sink", what="files", inputs=["total"]),
     )
     clock = ManualClock(wall_us=1_700_000_000_000_000)
     versions = Versions(holdfast="0.1.0", python="3.11.0")
@@ -31,14 +35,17 @@ def write_spec_store(root: Path) -> Path:
         patch("holdfast.checkpoint.segments.LISTED_MAX", 1),
         patch("holdfast.checkpoint.segments.SEGMENT_FILES", 2),
     ):
-        store = hf.open_store(root, PIPELINE, topology=topology, clock=clock, ids=SeededIds(7))
+        store = hf.checkpoint.open_store(
+            root, PIPELINE, topology=topology, clock=clock, ids=SeededIds(7)
+        )
         for epoch, (count, total) in enumerate([(3, 3), (5, 10)]):
             clock.advance_ms(1_000)
             draft = store.draft()
-            draft.set_source("numbers", hf.CounterPosition(partitions={"0": count}))
+            draft.set_source("numbers", hf.checkpoint.CounterPosition(partitions={"0": count}))
             offsets = {"p0": f"{count:06d}"}
             draft.set_source(
-                "queue", hf.OpenPosition(kind="acme-queue", offsets=offsets, order="number")
+                "queue",
+                hf.checkpoint.OpenPosition(kind="acme-queue", offsets=offsets, order="number"),
             )
             run = draft.write_run("seen", 0, b"run %d\n" % epoch, snapshot=epoch == 0, rows=count)
             draft.set_operator("seen", trace="latest", rows=count, keys=count)

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast import KafkaPosition, Part, Settings, topology
+from holdfast import Settings
+from holdfast.checkpoint import KafkaPosition, Part, topology
 from holdfast.clock import ManualClock
 from holdfast.format import paths
 from holdfast.format.canonical import encode_value, sha256_hex
@@ -55,19 +56,19 @@ class Rig:
     def home(self) -> Path:
         return Path(self.root) / self.pipeline
 
-    def open(self, **kwargs: Any) -> holdfast.Store:
+    def open(self, **kwargs: Any) -> holdfast.checkpoint.Store:
         kwargs.setdefault("settings", RELAXED)
         kwargs.setdefault("topology", shop())
         kwargs.setdefault("clock", self.clock)
         kwargs.setdefault("ids", self.ids)
-        return holdfast.open_store(self.root, self.pipeline, **kwargs)
+        return holdfast.checkpoint.open_store(self.root, self.pipeline, **kwargs)
 
-    def reader(self) -> holdfast.StoreReader:
-        return holdfast.read_store(self.root, self.pipeline)
+    def reader(self) -> holdfast.checkpoint.StoreReader:
+        return holdfast.checkpoint.read_store(self.root, self.pipeline)
 
     def draft(
         self,
-        store: holdfast.Store,
+        store: holdfast.checkpoint.Store,
         *,
         run: bytes | None = None,
         snapshot: bool | None = None,
@@ -75,7 +76,7 @@ class Rig:
         replay: str | None = "deduplicates",
         label: str | None = None,
         watermark_us: int | None = None,
-    ) -> holdfast.Draft:
+    ) -> holdfast.checkpoint.Draft:
         """A draft of the next epoch; without `replay` no sink is staged."""
         self.clock.advance_ms(1_000)
         draft = store.draft(label=label)
@@ -98,7 +99,7 @@ class Rig:
         draft.add_processed(10)
         return draft
 
-    def commit(self, store: holdfast.Store, *, settle: bool = True, **kwargs: Any):
+    def commit(self, store: holdfast.checkpoint.Store, *, settle: bool = True, **kwargs: Any):
         """Commit the next epoch; `settle` records that its sinks have published."""
         summary = store.commit(self.draft(store, **kwargs))
         if settle:
@@ -111,8 +112,8 @@ class Rig:
         with self.open(**(opening or {})) as store:
             return [self.commit(store, **kwargs) for _ in range(count)]
 
-    def verify(self, *, deep: bool = True) -> holdfast.VerifyReport:
-        return holdfast.verify_store(self.reader(), deep=deep)
+    def verify(self, *, deep: bool = True) -> holdfast.checkpoint.VerifyReport:
+        return holdfast.checkpoint.verify_store(self.reader(), deep=deep)
 
 
 def tree(root: Path | str) -> dict[str, str]:

@@ -53,9 +53,9 @@ def test_credentials_in_an_address_are_refused_and_not_repeated(url):
     """Addresses are printed, so secrets in them are refused, and the error does not print them."""
     for use in (
         lambda: open_storage(url),
-        lambda: holdfast.open_store(url, "shop", topology=shop()),
-        lambda: holdfast.read_store(url, "shop"),
-        lambda: holdfast.recovery_plan(url, "shop"),
+        lambda: holdfast.checkpoint.open_store(url, "shop", topology=shop()),
+        lambda: holdfast.checkpoint.read_store(url, "shop"),
+        lambda: holdfast.checkpoint.recovery_plan(url, "shop"),
     ):
         error = refused(use, InvalidInputError, "secret_in_url")
         assert "hunter2" not in str(error)
@@ -79,7 +79,7 @@ def test_a_file_address_is_a_path(tmp_path):
     """`file:///path` with escapes opens that directory."""
     rig = Rig(tmp_path / "with space")
     rig.fill(1)
-    assert holdfast.list_pipelines(f"file://{tmp_path}/with%20space") == ["shop"]
+    assert holdfast.checkpoint.list_pipelines(f"file://{tmp_path}/with%20space") == ["shop"]
 
 
 def test_a_directory_that_is_no_store_is_refused(tmp_path):
@@ -93,17 +93,17 @@ def test_a_directory_that_is_no_store_is_refused(tmp_path):
     for use in (
         rig.open,
         rig.reader,
-        lambda: holdfast.rebuild_catalog(open_storage(rig.root), "shop"),
+        lambda: holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop"),
     ):
         refused(use, InvalidInputError, "not_a_store", below=tmp_path)
-    plan = holdfast.recovery_plan(rig.root, "shop")
+    plan = holdfast.checkpoint.recovery_plan(rig.root, "shop")
     assert (plan.mode, plan.refusal.kind) == ("refuse", "not_a_store")
 
 
 def test_a_pipeline_that_does_not_exist_is_not_found(tmp_path):
     """Reading a name that is not there is not found, and creates nothing."""
     Rig(tmp_path / "root").fill(1)
-    use = lambda: holdfast.read_store(tmp_path / "root", "other")  # noqa: E731
+    use = lambda: holdfast.checkpoint.read_store(tmp_path / "root", "other")  # noqa: E731
     refused(use, NotFoundError, "no_pipeline", below=tmp_path)
 
 
@@ -140,11 +140,13 @@ def test_a_name_that_climbs_is_refused_everywhere(tmp_path, name):
     rig = Rig(tmp_path / "root")
     rig.fill(1)
     for use in (
-        lambda: holdfast.open_store(rig.root, name, topology=shop()),
-        lambda: holdfast.read_store(rig.root, name),
-        lambda: holdfast.recovery_plan(rig.root, name),
-        lambda: holdfast.rebuild_catalog(open_storage(rig.root), name),
-        lambda: holdfast.topology(holdfast.Part(name=name, kind="sink", what="x")),
+        lambda: holdfast.checkpoint.open_store(rig.root, name, topology=shop()),
+        lambda: holdfast.checkpoint.read_store(rig.root, name),
+        lambda: holdfast.checkpoint.recovery_plan(rig.root, name),
+        lambda: holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), name),
+        lambda: holdfast.checkpoint.topology(
+            holdfast.checkpoint.Part(name=name, kind="sink", what="x")
+        ),
     ):
         refused(use, InvalidInputError, "invalid_name", below=tmp_path)
 
@@ -174,7 +176,7 @@ def test_a_newer_format_stops_everything(rig, what):
     for use in (
         rig.open,
         lambda: rig.reader().list(),
-        lambda: holdfast.rebuild_catalog(open_storage(rig.root), "shop"),
+        lambda: holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop"),
     ):
         refused(use, IncompatibleError, "newer_format", below=rig.root)
     plan_kind = _plan_kind(rig)
@@ -182,7 +184,7 @@ def test_a_newer_format_stops_everything(rig, what):
 
 
 def _plan_kind(rig):
-    return holdfast.recovery_plan(rig.root, "shop").refusal.kind
+    return holdfast.checkpoint.recovery_plan(rig.root, "shop").refusal.kind
 
 
 def test_a_newer_manifest_is_not_left_out_of_a_rebuild(rig):
@@ -192,7 +194,7 @@ def test_a_newer_manifest_is_not_left_out_of_a_rebuild(rig):
     path.write_bytes(forge(path.read_bytes(), format=7))
     for record in (rig.home / "catalog").iterdir():
         record.unlink()
-    use = lambda: holdfast.rebuild_catalog(open_storage(rig.root), "shop")  # noqa: E731
+    use = lambda: holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")  # noqa: E731
     refused(use, IncompatibleError, "newer_format", below=rig.root)
 
 
@@ -235,14 +237,14 @@ def test_a_linked_root_is_the_users_own_choice(tmp_path):
     """Only links inside a store are refused; the way to the root may have some."""
     Rig(tmp_path / "real").fill(1)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    assert holdfast.list_pipelines(tmp_path / "link") == ["shop"]
+    assert holdfast.checkpoint.list_pipelines(tmp_path / "link") == ["shop"]
 
 
 def test_a_renamed_pipeline_is_refused(rig):
     """A directory that was copied or renamed says whose it is."""
     rig.fill(1)
     rig.home.rename(rig.root / "other")
-    use = lambda: holdfast.read_store(rig.root, "other")  # noqa: E731
+    use = lambda: holdfast.checkpoint.read_store(rig.root, "other")  # noqa: E731
     error = refused(use, CorruptionError, "misplaced", below=rig.root)
     assert (error.facts["expected"], error.facts["actual"]) == ("other", "shop")
 
@@ -264,8 +266,8 @@ def test_an_unwritable_store_can_be_read_and_says_so_when_written(tmp_path):
         subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         assert rig.verify().ok
         assert len(rig.reader().list()) == 2
-        assert holdfast.recovery_plan(rig.root, "shop").mode == "resume"
-        assert len(holdfast.footprints(rig.reader())) == 2
+        assert holdfast.checkpoint.recovery_plan(rig.root, "shop").mode == "resume"
+        assert len(holdfast.checkpoint.footprints(rig.reader())) == 2
         refused(rig.open, StorageError, "read_only", below=mount)
     finally:
         subprocess.run(["umount", "-l", str(mount)], check=False)

@@ -30,8 +30,9 @@ from support import (
 )
 
 import holdfast
-from holdfast import Part, Settings, Topology
+from holdfast import Settings
 from holdfast import failpoints as points
+from holdfast.checkpoint import Part, Topology
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import (
@@ -291,7 +292,9 @@ def test_two_files_both_act_as_the_current_one(rig, content):
     else:
         future = forge(older, sequence=99, epoch=77)
         hint.write_bytes({"older": older, "garbage": b"\0\0", "future": future}[content])
-    assert holdfast.recovery_plan(rig.root, "shop").chosen.checkpoint == second.checkpoint
+    assert (
+        holdfast.checkpoint.recovery_plan(rig.root, "shop").chosen.checkpoint == second.checkpoint
+    )
     assert rig.reader().resolve("latest").checkpoint == second.checkpoint
     with rig.open() as store:
         assert store.current.checkpoint == second.checkpoint
@@ -437,7 +440,7 @@ def test_a_lost_pointer_or_a_network_error_means_a_fresh_start(tmp_path):
         with pytest.raises(StorageError):
             rig.open()
         with pytest.raises(StorageError):
-            holdfast.recovery_plan(storage, "shop")._headline()
+            holdfast.checkpoint.recovery_plan(storage, "shop")._headline()
             rig.reader().list()
     storage.hooks = {}
     with rig.open() as store:
@@ -459,11 +462,11 @@ def test_a_lost_catalog_means_a_fresh_start(rig):
 
 def test_every_candidate_bad_gives_the_same_answer_as_an_empty_store(rig):
     """Nothing intact is an error that says so; an empty store is fresh."""
-    assert holdfast.recovery_plan(MemoryStorage(), "shop").mode == "fresh"
+    assert holdfast.checkpoint.recovery_plan(MemoryStorage(), "shop").mode == "fresh"
     for summary in rig.fill(2):
         flip(manifest_path(rig, summary.checkpoint))
     before = tree(rig.root)
-    plan = holdfast.recovery_plan(rig.root, "shop")
+    plan = holdfast.checkpoint.recovery_plan(rig.root, "shop")
     assert plan.mode == "refuse"
     assert [candidate.verdict for candidate in plan.candidates] == ["damaged", "damaged"]
     with pytest.raises(CorruptionError) as caught:
@@ -580,7 +583,7 @@ def test_a_directory_name_that_does_not_match_the_id_inside(rig):
     target.parent.mkdir()
     target.write_bytes(copied)
     shutil.rmtree(rig.home / "catalog")
-    plan = holdfast.plan_rebuild(rig.reader())
+    plan = holdfast.checkpoint.plan_rebuild(rig.reader())
     assert [f.summary.checkpoint for f in plan.take] == [first.checkpoint, second.checkpoint]
     assert "directory of another checkpoint" in plan.leave[paths.manifest(other)]
 
@@ -717,7 +720,7 @@ def test_listing_silently_skips_what_it_cannot_read(rig):
     first, second, third = rig.fill(3)
     flip(manifest_path(rig, second.checkpoint))
     assert len(rig.reader().list()) == 3
-    assert [f.readable for f in holdfast.footprints(rig.reader())] == [True, False, True]
+    assert [f.readable for f in holdfast.checkpoint.footprints(rig.reader())] == [True, False, True]
     flip(record_path(rig, second.sequence))
     with pytest.raises(CorruptionError) as caught:
         rig.reader().list()
@@ -841,18 +844,18 @@ def test_a_read_only_command_helpfully_writes(rig, tmp_path):
     reader.pins()
     reader.small_state(reader.manifest("gold"), "counter")
     reader.resolve("latest")
-    holdfast.footprints(reader)
-    holdfast.list_pipelines(rig.root)
-    holdfast.plan_rebuild(reader)
-    holdfast.recovery_plan(rig.root, "shop", topology=shop())
-    holdfast.verify_store(reader, deep=True)
+    holdfast.checkpoint.footprints(reader)
+    holdfast.checkpoint.list_pipelines(rig.root)
+    holdfast.checkpoint.plan_rebuild(reader)
+    holdfast.checkpoint.recovery_plan(rig.root, "shop", topology=shop())
+    holdfast.checkpoint.verify_store(reader, deep=True)
     assert tree(rig.root) == before
     with pytest.raises(NotFoundError):
-        holdfast.read_store(tmp_path / "nowhere", "shop")
+        holdfast.checkpoint.read_store(tmp_path / "nowhere", "shop")
     with pytest.raises(NotFoundError):
-        holdfast.recovery_plan(tmp_path / "nowhere", "shop")
+        holdfast.checkpoint.recovery_plan(tmp_path / "nowhere", "shop")
     with pytest.raises(NotFoundError):
-        holdfast.list_pipelines(tmp_path / "nowhere")
+        holdfast.checkpoint.list_pipelines(tmp_path / "nowhere")
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -865,10 +868,10 @@ def test_names_with_separators_escape_the_root(rig, name):
     rig.fill(1)
     before = tree(rig.root.parent)
     uses = [
-        lambda: holdfast.open_store(rig.root, name, topology=shop()),
-        lambda: holdfast.read_store(rig.root, name),
-        lambda: holdfast.topology(Part(name=name, kind="source", what="x")),
-        lambda: holdfast.rebuild_catalog(open_storage(rig.root), name),
+        lambda: holdfast.checkpoint.open_store(rig.root, name, topology=shop()),
+        lambda: holdfast.checkpoint.read_store(rig.root, name),
+        lambda: holdfast.checkpoint.topology(Part(name=name, kind="source", what="x")),
+        lambda: holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), name),
     ]
     for use in uses:
         with pytest.raises(InvalidInputError) as caught:
@@ -946,11 +949,11 @@ def test_every_failure_collapses_into_one_code(tmp_path):
             return error.kind
         return None
 
-    kinds["absent root"] = kind(lambda: holdfast.read_store(tmp_path / "none", "shop"))
-    kinds["absent pipeline"] = kind(lambda: holdfast.read_store(rig.root, "other"))
+    kinds["absent root"] = kind(lambda: holdfast.checkpoint.read_store(tmp_path / "none", "shop"))
+    kinds["absent pipeline"] = kind(lambda: holdfast.checkpoint.read_store(rig.root, "other"))
     (rig.root / "foreign").mkdir()
     (rig.root / "foreign" / "notes.txt").write_text("hello")
-    kinds["foreign directory"] = kind(lambda: holdfast.read_store(rig.root, "foreign"))
+    kinds["foreign directory"] = kind(lambda: holdfast.checkpoint.read_store(rig.root, "foreign"))
     kinds["absent checkpoint"] = kind(lambda: rig.reader().resolve("epoch:9"))
     flip(manifest_path(rig, first.checkpoint))
     kinds["damaged manifest"] = kind(lambda: rig.reader().manifest("epoch:0"))

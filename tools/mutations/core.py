@@ -12,7 +12,7 @@ BESIDE = "tests/unit/journal/test_journal_beside_writer.py::"
 
 
 def _g(test: str, file: str, old: str, new: str) -> Mutation:
-    return Mutation(GUARD + test, f"guard/{file}", old, new)
+    return Mutation(GUARD + test, file, old, new)
 
 
 def _d(test: str, file: str, old: str, new: str, times: int = 1) -> Mutation:
@@ -491,74 +491,74 @@ MUTATIONS = [
     # The guard
     _g(
         "test_guard_offline.py::test_closure_is_what_the_last_batch_needs_and_nothing_else",
-        "closure.py",
+        "guard/closure.py",
         "        if batch > 0:  # on a restart",
         "        if batch > 10**9:  # on a restart",
     ),
     _g(
         "test_guard_offline.py::test_closure_is_what_the_specification_says_computed_another_way",
-        "closure.py",
+        "guard/closure.py",
         "        for part, size in parts:",
         "        for part, size in parts[1:]:",
     ),
     _g(
         "test_guard_offline.py::test_a_batch_whose_state_is_gone_already_is_never_saved_half",
-        "closure.py",
+        "guard/closure.py",
         "        if path not in self._listing.entries:\n            raise moved(path)",
         "        if path not in self._listing.entries:\n            return",
     ),
     _g(
         "test_guard_offline.py::test_damage_is_never_saved",
-        "capture.py",
+        "guard/capture.py",
         "        _check_content(captured)\n        _check_still",
         "        _check_still",
     ),
     _g(
         "test_guard_offline.py::test_behind_the_last_savepoint_is_refused",
-        "savepoint.py",
+        "guard/_save.py",
         "        _check_forward(before, captured)",
         "        pass",
     ),
     _g(
         "test_guard_offline.py::test_damaged_savepoint_is_not_restored",
-        "shelf.py",
+        "guard/savepoints.py",
         "    if actual != file.sha256:",
         "    if len(actual) != len(file.sha256):",
     ),
     _g(
         "test_guard_offline.py::test_saved_and_restored_files_are_the_same_bytes",
-        "restoring.py",
+        "guard/_restore.py",
         '        if meaning.kind == "operator":',
         '        if meaning.kind == "nothing":',
     ),
     _g(
         "test_guard_offline.py::test_savepoints_share_unchanged_files_and_copy_only_what_changed",
-        "savepoint.py",
+        "guard/_save.py",
         "            if needed * 2 < entries[path].size:",
         "            if needed * 2 < entries[path].size * 10**9:",
     ),
     _g(
         "test_every_flipped_bit.py::test_every_byte_of_the_live_checkpoint_without_a_savepoint",
-        "verifying.py",
+        "guard/_verify.py",
         "        self._steps()",
         "        pass",
     ),
     _g(
         "test_every_flipped_bit.py::"
         "test_without_checksums_beside_them_saved_files_are_still_covered",
-        "verifying.py",
+        "guard/_verify.py",
         "            self._same(path, sha256_hex(data), saved.sha256)",
         "            pass",
     ),
     _g(
         "test_guard_offline.py::test_a_lost_checkpoint_is_not_a_fresh_start",
-        "verifying.py",
+        "guard/_verify.py",
         "    if index is not None:\n        report.finding(",
         "    if index is None and report is None:\n        report.finding(",
     ),
     _g(
         "test_guard_offline.py::test_unknown_layouts_are_refused_not_guessed",
-        "capture.py",
+        "guard/capture.py",
         "        listing.refuse_foreign()",
         "        pass",
     ),

@@ -6,7 +6,6 @@ from mutate import Mutation
 
 WINDOWS = "tests/unit/pipeline/test_window_work.py::"
 APPLY = "tests/unit/pipeline/test_apply_work.py::"
-OPERATORS = "pipeline/operators/"
 LEFT_BEHIND = (
     WINDOWS + "test_a_part_that_a_delete_leaves_behind_the_watermark_closes_when_that_moves"
 )
@@ -14,25 +13,25 @@ LEFT_BEHIND = (
 MUTATIONS = [
     Mutation(
         LEFT_BEHIND,
-        OPERATORS + "session.py",
+        "operators/window/session.py",
         "closes = None if context.watermark_us == context.settled_us else closed",
         "closes = closed",
     ),
     Mutation(
         LEFT_BEHIND,
-        OPERATORS + "session.py",
+        "operators/window/session.py",
         "watermark_us - self.lateness_us + 1 - self.gap_us}",
         "watermark_us - self.lateness_us + 1}",
     ),
     Mutation(
         WINDOWS + "test_a_row_never_extends_a_session_that_its_watermark_has_closed",
-        OPERATORS + "session.py",
+        "operators/window/session.py",
         "kept = standing.pick(np.flatnonzero(~leaves))",
         "kept = standing",
     ),
     Mutation(
         APPLY + "test_keys_are_forgotten_a_while_after_they_were_touched",
-        OPERATORS + "apply.py",
+        "operators/apply/execute.py",
         " and mark != context.settled_us:",
         ":",
     ),

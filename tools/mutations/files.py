@@ -9,7 +9,7 @@ SPARK = "tests/integration/pipeline/test_files_in_spark.py::"
 
 
 def _u(test: str, file: str, old: str, new: str) -> Mutation:
-    return Mutation(UNIT + test, f"pipeline/sources/{file}", old, new)
+    return Mutation(UNIT + test, file, old, new)
 
 
 def _s(test: str, file: str, old: str, new: str) -> Mutation:
@@ -19,79 +19,79 @@ def _s(test: str, file: str, old: str, new: str) -> Mutation:
 MUTATIONS = [
     _u(
         "test_patterns_are_escaped_and_directories_name_columns",
-        "reading.py",
+        "connectors/files/frames.py",
         'return _PATTERN.sub(lambda match: "\\\\" + match.group(), path)',
         "return path",
     ),
     _u(
         "test_the_same_bytes_with_a_new_time_are_the_same_file",
-        "files.py",
+        "connectors/files/source.py",
         "        if entry.size != seen.size or digest != seen.digest:",
         "        if entry.modified_us != seen.modified_us:",
     ),
     _u(
         "test_a_file_that_changes_while_it_is_read_fails_its_epoch",
-        "files.py",
+        "connectors/files/source.py",
         "            if now is not None and now != entry:",
         "            if now is None:",
     ),
     _u(
         "test_a_young_file_waits_until_it_is_quiet",
-        "listing.py",
+        "connectors/files/listing.py",
         "        if age_ms >= self._min_age_ms:",
         "        if age_ms >= -(10**12):",
     ),
     _u(
         "test_names_that_are_no_text_do_not_hold_up_the_others",
-        "files.py",
+        "connectors/files/source.py",
         "        if listing.unreadable:",
         "        if listing.ready:",
     ),
     _u(
         "test_a_file_that_vanished_is_not_planned",
-        "files.py",
+        "connectors/files/source.py",
         "            moved = {old.path for old, new in entries if new != old}",
         "            moved = {old.path for old, new in entries if not old}",
     ),
     _u(
         "test_read_files_are_archived_or_deleted_behind_the_floor",
-        "files.py",
+        "connectors/files/source.py",
         "max(0, floor.files - first)]",
         "max(0, floor.files + 9 - first)]",
     ),
     _u(
         "test_a_changed_file_is_never_deleted_and_failures_are_tried_again",
-        "cleaning.py",
+        "connectors/files/after_read.py",
         "        if (there.size, there.modified_us) != (seen.size, seen.modified_us):",
         "        if there.size < 0:",
     ),
     _u(
         "test_ordered_names_keep_only_the_last_ones",
-        "seen.py",
+        "connectors/files/file_log.py",
         "self._ordered and self.after is not None and path <= self.after",
         "self._ordered and path <= self.order[-1].path",
     ),
     _u(
         "test_old_files_are_forgotten_behind_a_bound",
-        "seen.py",
+        "connectors/files/file_log.py",
         "            while gone < limit and self.order[gone].modified_us < self.old_us:",
         "            while gone < 0 and self.order[gone].modified_us < self.old_us:",
     ),
     _u(
         "test_the_log_is_written_again_when_it_grew_or_shrank",
-        "seen.py",
+        "connectors/files/file_log.py",
         "        if grown or shrunk:",
         "        if grown:",
     ),
     _u(
         "test_an_unchanged_directory_is_not_listed_again",
-        "listing.py",
+        "connectors/files/listing.py",
         "    return kept.settled and quiet and kept.changed_ns == changed_ns",
         "    return False",
     ),
     _u(
         "test_a_directory_that_does_not_fit_is_refused_before_spark",
-        "formats.py",
+        "connectors/files/formats.py",
         "        elif self._known[0] != found and not settled:",
         "        elif settled:",
     ),

@@ -8,7 +8,7 @@ TESTS = "tests/crash/test_sleeping_files.py::"
 
 
 def _m(test: str, file: str, old: str, new: str) -> Mutation:
-    return Mutation(TESTS + test, f"checkpoint/{file}", old, new)
+    return Mutation(TESTS + test, file, old, new)
 
 
 MUTATIONS = [
@@ -38,55 +38,55 @@ MUTATIONS = [
     ),
     _m(
         "test_a_rebuild_publishes_nothing_of_an_overtaken_writer",
-        "rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "        or (not found.confirmed and found.summary.checkpoint not in chain)\n",
         "",
     ),
     _m(
         "test_a_rebuild_that_finds_the_checkpoint_of_a_fenced_writer_may_keep_it",
-        "catalog.py",
+        "checkpoint/commit/catalog.py",
         "            self.put_done = True\n",
         "",
     ),
     _m(
         "test_a_sleeper_that_was_built_upon_deletes_nothing",
-        "commit.py",
+        "checkpoint/commit/protocol.py",
         "draft.finished = catalog.put_done or _may_be_needed(home, manifest)",
         "draft.finished = False",
     ),
     _m(
         "test_a_refused_put_that_was_the_second_one_deletes_nothing",
-        "commit.py",
+        "checkpoint/commit/protocol.py",
         "            entry.pipeline is None and entry.path.startswith(own)\n",
         "            entry.pipeline == own\n",
     ),
     _m(
         "test_a_refused_put_leaves_nothing_that_a_rebuild_could_take",
-        "commit.py",
+        "checkpoint/commit/protocol.py",
         "catalog.put_done or _may_be_needed(home, manifest)",
         "True",
     ),
     _m(
         "test_whatever_keeps_a_record_from_being_confirmed_keeps_its_checkpoint",
-        "catalog.py",
+        "checkpoint/commit/catalog.py",
         "        except FencedError:\n            raise\n        except HoldfastError as error:\n",
         "        except StorageError as error:\n",
     ),
     _m(
         "test_an_overtaken_writer_that_deletes_is_told_so",
-        "collect.py",
+        "checkpoint/gc/collector.py",
         "                self._catalog.confirm_alive()  # it was a successor that retired it\n",
         "",
     ),
     _m(
         "test_an_upgrade_next_to_a_writer_that_compacts",
-        "upgrade.py",
+        "checkpoint/upgrade.py",
         "_LOOKS = 5",
         "_LOOKS = 1",
     ),
     _m(
         "test_a_rebuild_next_to_a_writer_that_retires_everything",
-        "rebuild.py",
+        "checkpoint/recovery/rebuild.py",
         "(plan.take and not plan.leap)",
         "not plan.leap",
     ),

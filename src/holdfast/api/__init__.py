@@ -1,1 +1,1 @@
-"""TODO."""
+"""What a user writes: pipelines, streams, functions, windows, views."""

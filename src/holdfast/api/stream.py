@@ -15,7 +15,6 @@ from holdfast.operators.join.declare import Interval, Join, On, add_join
 from holdfast.operators.setops.declare import add_compared, union_of
 from holdfast.operators.topk.declare import latest_node, top_k_node
 from holdfast.operators.window.declare import late_node, refuse_window_options, window_node
-from holdfast.runtime.columns import split_top
 from holdfast.runtime.graph import (
     WEIGHT,
     DedupeBound,
@@ -28,6 +27,7 @@ from holdfast.runtime.graph import (
     checked_output,
     require_watermark,
 )
+from holdfast.spark.ddl import split_top
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _ALIAS = re.compile(r".*\s(?:as\s+)?([A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL)

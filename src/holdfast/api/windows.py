@@ -50,7 +50,7 @@ def sliding(time: str, size: str, slide: str, *, offset: str = "0 seconds") -> W
     return sliding_of("sliding", time, size, slide, offset)
 
 
-def session(time: str, gap: str) -> Window:
+def session_window(time: str, gap: str) -> Window:
     """Rows of a key that are not more than `gap` apart; a session ends `gap` after its last row."""
     gap_us = _positive(gap, "gap")
     return Window("session", time, gap_us, gap_us)

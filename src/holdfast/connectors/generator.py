@@ -11,7 +11,7 @@ from holdfast.connectors.source_api import Backlog, Slice
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import CounterPosition, Position
-from holdfast.runtime.columns import check_columns
+from holdfast.spark.ddl import check_columns
 
 _HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")

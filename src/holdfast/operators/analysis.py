@@ -15,8 +15,8 @@ from pyspark.errors import PySparkException
 
 from holdfast.errors import InvalidInputError
 from holdfast.operators.base import Work
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
+from holdfast.spark.ddl import quoted
 from holdfast.spark.types import kept_type, key_type
 
 

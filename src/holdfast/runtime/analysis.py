@@ -23,7 +23,6 @@ from holdfast.operators.setops.analyze import resolve_rows
 from holdfast.operators.setops.declare import check_same_names
 from holdfast.operators.topk.analyze import resolve_top
 from holdfast.operators.window.analyze import resolve_window
-from holdfast.runtime.columns import check_columns, quoted
 from holdfast.runtime.graph import (
     WEIGHT,
     Graph,
@@ -37,6 +36,7 @@ from holdfast.runtime.graph import (
     upstream,
 )
 from holdfast.runtime.watermarks import time_kind
+from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
 from holdfast.spark.types import check_carried
 

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.format.topology import Part, Topology, topology
 from holdfast.ids import check_name
-from holdfast.runtime.columns import check_columns, check_known
+from holdfast.spark.ddl import check_columns, check_known
 
 WEIGHT = "__hf_weight"
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from holdfast import sinks, sources
 from holdfast.api import functions as aggregates
 from holdfast.api.pipeline import Pipeline
 from holdfast.api.windows import tumbling
-from holdfast.pipeline import sinks, sources
 
 _ROWS = 4_000
 

@@ -65,10 +65,11 @@ def found_by(python: str) -> bool:
 
 def load() -> None:
     """Load what runs in tasks, and set it aside from the garbage collection after each task."""
-    from holdfast.pipeline import operators
+    from holdfast import operators
 
     wanted = ["pyspark.worker", "holdfast.runtime.task"]
-    wanted += [f"{operators.__name__}.{n.name}" for n in pkgutil.iter_modules(operators.__path__)]
+    found = pkgutil.walk_packages(operators.__path__, f"{operators.__name__}.")
+    wanted += [n.name for n in found if not n.name.endswith((".declare", ".analyze"))]
     for name in wanted:
         with suppress(Exception):  # a worker that needs it loads it again, and its error counts
             importlib.import_module(name)

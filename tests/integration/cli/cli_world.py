@@ -31,12 +31,12 @@ from holdfast.state import (
 )
 
 SOURCE = Path(__file__).resolve().parents[3] / "src"
-TOPOLOGY = hf.topology(
-    hf.Part(name="orders", kind="source", what="counter"),
-    hf.Part(name="totals", kind="operator", what="aggregate", inputs=["orders"], keys=["customer"],
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="orders", kind="source", what="counter"),
+    hf.checkpoint.Part(name="totals", kind="operator", what="aggregate", inputs=["orders"], keys=["customer"],
             stateful=True),
-    hf.Part(name="note", kind="operator", what="note", inputs=["orders"], stateful=True),
-    hf.Part(name="out", kind="sink", what="parquet", inputs=["totals"]),
+    hf.checkpoint.Part(name="note", kind="operator", what="note", inputs=["orders"], stateful=True),
+    hf.checkpoint.Part(name="out", kind="sink", what="parquet", inputs=["totals"]),
 )  # fmt: skip
 SCHEMA = TraceSchema.latest(
     pa.schema([("customer", pa.string())]),
@@ -70,15 +70,15 @@ class World:
     @property
     def storage(self):
         if isinstance(self.root, str) and self.options:
-            return hf.open_storage(self.root, options=self.options)
-        return hf.open_storage(self.root)
+            return hf.checkpoint.open_storage(self.root, options=self.options)
+        return hf.checkpoint.open_storage(self.root)
 
     @property
     def reader(self):
-        return hf.read_store(self.storage, self.name)
+        return hf.checkpoint.read_store(self.storage, self.name)
 
     def open(self, **more):
-        self.store = hf.open_store(
+        self.store = hf.checkpoint.open_store(
             self.storage, self.name, topology=TOPOLOGY, settings=self.settings, **more
         )
         return self.store
@@ -112,7 +112,7 @@ class World:
                   keys=len(state), counts="live")  # fmt: skip
         draft.put_small("note", f"{len(state)} keys".encode())
         done = (before.processed if before else 0) + len(change)
-        draft.set_source("orders", hf.CounterPosition(partitions={"0": done, "1": draft.epoch}),
+        draft.set_source("orders", hf.checkpoint.CounterPosition(partitions={"0": done, "1": draft.epoch}),
                          watermark_us=1_700_000_000_000_000 + draft.epoch * 1_000_000)  # fmt: skip
         draft.add_processed(len(change))
         draft.stage_sink("out", f"secret-token-{draft.epoch}", replay=self.replay)

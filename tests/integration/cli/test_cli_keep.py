@@ -60,7 +60,7 @@ def test_object_stores_have_no_lock_so_a_takeover_is_asked_for(s3_world, s3_env)
     done = holdfast("gc", s3_world.address, "--retain", 2, "--takeover", "--json", env=s3_env)
     assert done.code == 0, done.err
     assert len(done.json["dropped"]) == 2
-    assert hf.verify_store(s3_world.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(s3_world.reader, deep=True).ok
 
 
 def test_gc_drops_nothing_unless_asked(world):
@@ -86,7 +86,7 @@ def test_gc_with_retain_does_what_its_dry_run_said(world):
     assert dry["dropped"] == real["dropped"] == [world.ids[1]]
     assert (dry["files"], dry["bytes"]) == (real["files"], real["bytes"])
     assert "pinned as hold" in next(k for k in dry["kept"] if k["epoch"] == 0)["reasons"]
-    assert hf.verify_store(world.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(world.reader, deep=True).ok
 
 
 def test_delete_refuses_what_must_not_go(world):
@@ -98,7 +98,7 @@ def test_delete_refuses_what_must_not_go(world):
     assert call("delete", world.address, "latest").code == 1
     assert call("delete", world.address, "epoch:2").code == 0
     assert epochs(world) == [3, 1, 0]
-    assert hf.verify_store(world.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(world.reader, deep=True).ok
 
 
 def test_a_damaged_newest_checkpoint_is_not_dropped_by_the_way(world):

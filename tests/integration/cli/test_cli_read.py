@@ -29,7 +29,7 @@ def test_ls_on_disk_says_what_the_library_says(world):
     shown = [(r.checkpoint, r.epoch, r.rows, r.keys, r.bytes_new) for r in listing.checkpoints]
     assert shown == expected
     assert [r.bytes_exclusive for r in listing.checkpoints] == [
-        f.exclusive for f in hf.footprints(reader)
+        f.exclusive for f in hf.checkpoint.footprints(reader)
     ]
     assert {r.status for r in listing.checkpoints} == {"committed"}
     assert {r.health for r in listing.checkpoints} == {"ok"}
@@ -213,7 +213,7 @@ def test_recover_plan_says_what_is_chosen_and_why_not_the_others(world):
     answer = holdfast("recover", "--plan", world.address, "--json")
     assert answer.code == 1
     plan = msgspec.convert(answer.json, values.Recovery, strict=True)
-    expected = hf.recovery_plan(world.storage, "orders")
+    expected = hf.checkpoint.recovery_plan(world.storage, "orders")
     assert plan.checkpoint == expected.chosen.checkpoint == world.ids[2]
     assert [(c.epoch, c.verdict) for c in plan.candidates][:2] == [(3, "damaged"), (2, "chosen")]
     assert snapshot(world.root) == before
@@ -433,7 +433,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(world):
 def test_run_without_the_pipeline_says_so(tmp_path):
     """`run` is the only verb that needs Spark, and says which extra brings it."""
     code = (
-        "import sys; sys.modules['holdfast.pipeline'] = None\n"
+        "import sys; sys.modules['holdfast.runtime.run_command'] = None\n"
         "from holdfast.cli import main; sys.exit(main(['run', 'x.py']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,

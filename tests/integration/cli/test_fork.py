@@ -42,7 +42,7 @@ def test_a_fork_copies_nothing_and_goes_on_alone(world):
         call("show", fork.address, "--json").json["properties"]["forked_from"].startswith("orders/")
     )
     for each in (world, fork):
-        assert hf.verify_store(each.reader, deep=True).ok
+        assert hf.checkpoint.verify_store(each.reader, deep=True).ok
 
 
 def test_both_collections_respect_the_shared_files(world):
@@ -50,12 +50,12 @@ def test_both_collections_respect_the_shared_files(world):
     call("fork", world.address, "epoch:0", "trial")
     call("gc", world.address, "--retain", 2)
     fork = follow(world, "trial")
-    assert hf.verify_store(fork.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(fork.reader, deep=True).ok
     fork.truth[fork.ids[0]] = world.truth[world.ids[0]]
     fork.grow({"a": 1}, {"b": 2}, {"c": 3})
     call("gc", fork.address, "--retain", 2)
-    assert hf.verify_store(fork.reader, deep=True).ok
-    assert hf.verify_store(world.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(fork.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(world.reader, deep=True).ok
     refused = call("unpin", world.address, "fork-trial")
     assert refused.code == 1
     assert "still needs" in refused.err
@@ -70,7 +70,9 @@ def test_the_origins_savepoint_goes_when_the_fork_needs_nothing_of_it(world):
         draft = store.draft()
         run = draft.write_run("totals", 0, b"whole", snapshot=True, rows=1)
         draft.set_operator("totals", trace="latest", files=[run], rows=1, keys=1)
-        draft.set_source("orders", hf.CounterPosition(partitions={"0": 30 + n, "1": 30 + n}))
+        draft.set_source(
+            "orders", hf.checkpoint.CounterPosition(partitions={"0": 30 + n, "1": 30 + n})
+        )
         store.commit(draft)
     fork.close()
     assert [p.label for p in world.reader.pins()] == ["fork-trial"]
@@ -88,7 +90,7 @@ def test_a_fork_of_a_fork_shares_the_first_origins_files(world):
     call("gc", world.address, "--retain", 2)
     call("gc", f"{world.root}/second", "--retain", 2)
     third = follow(world, "third")
-    assert hf.verify_store(third.reader, deep=True).ok
+    assert hf.checkpoint.verify_store(third.reader, deep=True).ok
     rows = call("state", third.address, "totals", "--limit", 0, "--json").json["rows"]
     assert {r[0]: (r[1], r[2]) for r in rows} == world.truth[world.ids[2]]
 
@@ -132,7 +134,7 @@ def test_a_fork_that_dies_anywhere_can_be_made_again():
         nth += 1
         for after in (False, True):
             memory = MemoryStorage("m")
-            store = hf.open_store(memory, "orders", topology=_TOPOLOGY)
+            store = hf.checkpoint.open_store(memory, "orders", topology=_TOPOLOGY)
             _plain(store, 2)
             store.close()
             try:
@@ -140,22 +142,24 @@ def test_a_fork_that_dies_anywhere_can_be_made_again():
                 finished = True
             except KeyboardInterrupt:
                 pass
-            assert hf.verify_store(hf.read_store(memory, "orders"), deep=True).ok
+            assert hf.checkpoint.verify_store(
+                hf.checkpoint.read_store(memory, "orders"), deep=True
+            ).ok
             if (
-                not hf.list_pipelines(memory) == ["orders", "trial"]
-                or not hf.read_store(memory, "trial").list()
+                not hf.checkpoint.list_pipelines(memory) == ["orders", "trial"]
+                or not hf.checkpoint.read_store(memory, "trial").list()
             ):
                 fork_pipeline(memory, "orders", "latest", "trial")
-            fork = hf.read_store(memory, "trial")
+            fork = hf.checkpoint.read_store(memory, "trial")
             assert [s.epoch for s in fork.list()] == [1]
-            assert hf.verify_store(fork, deep=True).ok
-            hf.open_store(memory, "trial", topology=_TOPOLOGY).close()
+            assert hf.checkpoint.verify_store(fork, deep=True).ok
+            hf.checkpoint.open_store(memory, "trial", topology=_TOPOLOGY).close()
     assert nth > 5
 
 
-_TOPOLOGY = hf.topology(
-    hf.Part(name="in", kind="source", what="counter"),
-    hf.Part(name="op", kind="operator", what="sum", inputs=["in"], stateful=True),
+_TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="in", kind="source", what="counter"),
+    hf.checkpoint.Part(name="op", kind="operator", what="sum", inputs=["in"], stateful=True),
 )
 
 
@@ -168,7 +172,7 @@ def _plain(store, count):
             draft.set_operator("op", trace="latest", files=[run], rows=1, keys=1)
         else:
             draft.add_file(run)
-        draft.set_source("in", hf.CounterPosition(partitions={"0": draft.epoch + 1}))
+        draft.set_source("in", hf.checkpoint.CounterPosition(partitions={"0": draft.epoch + 1}))
         store.commit(draft)
 
 

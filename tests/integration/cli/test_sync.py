@@ -19,10 +19,10 @@ from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing.wrapped_storage import WRITES, WrappedStorage
 
-TOPOLOGY = hf.topology(
-    hf.Part(name="in", kind="source", what="counter"),
-    hf.Part(name="op", kind="operator", what="sum", inputs=["in"], stateful=True),
-    hf.Part(name="out", kind="sink", what="memory", inputs=["op"]),
+TOPOLOGY = hf.checkpoint.topology(
+    hf.checkpoint.Part(name="in", kind="source", what="counter"),
+    hf.checkpoint.Part(name="op", kind="operator", what="sum", inputs=["in"], stateful=True),
+    hf.checkpoint.Part(name="out", kind="sink", what="memory", inputs=["op"]),
 )
 
 
@@ -37,7 +37,7 @@ def commit(store, count=1, size=100, settle=True):
             draft.set_operator("op", trace="latest", files=[run], rows=1, keys=1)
         else:
             draft.add_file(run)
-        draft.set_source("in", hf.CounterPosition(partitions={"0": draft.epoch + 1}))
+        draft.set_source("in", hf.checkpoint.CounterPosition(partitions={"0": draft.epoch + 1}))
         draft.stage_sink("out", f"t{draft.epoch}", replay="deduplicates")
         summary = store.commit(draft)
         if settle:
@@ -46,7 +46,7 @@ def commit(store, count=1, size=100, settle=True):
 
 def opened(storage, name="p", **more):
     settings = hf.Settings(retain=100, base_every_min=more.pop("base_every_min", 64))
-    return hf.open_store(storage, name, topology=TOPOLOGY, settings=settings, **more)
+    return hf.checkpoint.open_store(storage, name, topology=TOPOLOGY, settings=settings, **more)
 
 
 def grow(storage, count=1, name="p", **more):
@@ -56,7 +56,7 @@ def grow(storage, count=1, name="p", **more):
 
 def told(storage, name="p"):
     """Everything that a replica must have in common with its source."""
-    reader = hf.read_store(storage, name)
+    reader = hf.checkpoint.read_store(storage, name)
     outcomes = reader.outcomes()
     return {
         "live": reader.list(),
@@ -73,10 +73,10 @@ def told(storage, name="p"):
 
 def check_valid(storage, name="p"):
     """A destination that exists is a store without a single error."""
-    if name in hf.list_pipelines(storage, damaged=True):
-        report = hf.verify_store(hf.read_store(storage, name), deep=True)
+    if name in hf.checkpoint.list_pipelines(storage, damaged=True):
+        report = hf.checkpoint.verify_store(hf.checkpoint.read_store(storage, name), deep=True)
         assert report.ok, [str(f) for f in report.all_findings()]
-        hf.recovery_plan(storage, name)
+        hf.checkpoint.recovery_plan(storage, name)
 
 
 def test_disk_to_s3_and_back_is_the_same_store(world, s3_url, s3_env, s3_options, tmp_path):
@@ -113,7 +113,7 @@ def test_only_what_is_missing_is_copied(world, tmp_path):
     third = call("sync", world.address, target, "--json").json["pipelines"][0]
     assert (third["files_copied"], third["bytes_copied"]) == (len(new), sum(f.size for f in new))
     assert third["files_present"] == len(manifest.files) - len(new)
-    assert told(hf.open_storage(target), "orders") == told(world.storage, "orders")
+    assert told(hf.checkpoint.open_storage(target), "orders") == told(world.storage, "orders")
 
 
 class Dies(WrappedStorage):
@@ -161,8 +161,8 @@ def test_death_at_any_write_leaves_a_valid_store_and_the_next_sync_finishes(begi
     """Whatever write is the last one, the destination verifies deeply, lists the old state or the
     new one, and syncing again makes it equal to the source."""
     source, first = _source()
-    old = [] if begin == "empty" else hf.read_store(first, "p").list()
-    states = [old, hf.read_store(source, "p").list()]
+    old = [] if begin == "empty" else hf.checkpoint.read_store(first, "p").list()
+    states = [old, hf.checkpoint.read_store(source, "p").list()]
     nth, finished = 0, False
     while not finished:
         nth += 1
@@ -174,8 +174,8 @@ def test_death_at_any_write_leaves_a_valid_store_and_the_next_sync_finishes(begi
             except KeyboardInterrupt:
                 pass
             check_valid(target)
-            if "p" in hf.list_pipelines(target):
-                assert hf.read_store(target, "p").list() in states, nth
+            if "p" in hf.checkpoint.list_pipelines(target):
+                assert hf.checkpoint.read_store(target, "p").list() in states, nth
             sync_pipeline(source, target, "p")
             assert told(target) == told(source)
             check_valid(target)
@@ -187,7 +187,7 @@ def test_kill_9_at_random_moments_and_again_until_it_is_done(tmp_path):
     the destination equals the source."""
     seed = int(os.environ.get("HOLDFAST_SEED", "7"))
     chance = random.Random(seed)
-    source = hf.open_storage(tmp_path / "src")
+    source = hf.checkpoint.open_storage(tmp_path / "src")
     with opened(source) as store:
         commit(store, 6, size=3_000_000)
     target = tmp_path / "dst"
@@ -205,26 +205,29 @@ def test_kill_9_at_random_moments_and_again_until_it_is_done(tmp_path):
         process.send_signal(signal.SIGKILL)
         killed += process.wait() == -signal.SIGKILL
         if target.exists():
-            check_valid(hf.open_storage(target))
+            check_valid(hf.checkpoint.open_storage(target))
     done = holdfast("sync", tmp_path / "src", target, "--json")
     assert done.code == 0, (seed, done.err)
-    assert told(hf.open_storage(target)) == told(source), seed
+    assert told(hf.checkpoint.open_storage(target)) == told(source), seed
     assert killed > 0, seed
 
 
 def test_what_a_crash_left_is_hashed_before_it_is_believed(tmp_path):
     """A file of the right size and wrong content, left by an interrupted sync, is replaced; so is a
     short one."""
-    source, target = hf.open_storage(tmp_path / "src"), hf.open_storage(tmp_path / "dst")
+    source, target = (
+        hf.checkpoint.open_storage(tmp_path / "src"),
+        hf.checkpoint.open_storage(tmp_path / "dst"),
+    )
     grow(source, 2)
-    manifest = hf.read_store(source, "p").manifest("latest")
+    manifest = hf.checkpoint.read_store(source, "p").manifest("latest")
     for entry, data in zip(manifest.files, (b"\0" * manifest.files[0].size, b"short"), strict=True):
         with target.create(f"p/{entry.path}") as writer:
             writer.write(data)
     target.put_new("p/holdfast.json", source.get("p/holdfast.json"))
     from holdfast.checkpoint.replication.history import first_record
 
-    record = first_record(hf.read_store(source, "p"))
+    record = first_record(hf.checkpoint.read_store(source, "p"))
     target.put_new(f"p/catalog/{record.sequence:020d}.json", record.data)
     sync_pipeline(source, target, "p")
     assert told(target) == told(source)
@@ -255,13 +258,13 @@ def test_a_savepoint_that_only_the_destination_has_is_kept_unless_pruned():
     with opened(source) as store:
         commit(store, 3)
         sync_pipeline(source, target, "p")
-        hf.checkpoint.pins.pin(hf.read_store(target, "p"), target, hf.clock.SystemClock(),
+        hf.checkpoint.pins.pin(hf.checkpoint.read_store(target, "p"), target, hf.clock.SystemClock(),
                                label="mine", ref="epoch:0")  # fmt: skip
         store.delete("epoch:0")
         commit(store, 1)
         report = sync_pipeline(source, target, "p")
         assert report.pins_only_there == ("mine",)
-        assert 0 in [s.epoch for s in hf.read_store(target, "p").list()]
+        assert 0 in [s.epoch for s in hf.checkpoint.read_store(target, "p").list()]
         check_valid(target)
         commit(store, 1)
         sync_pipeline(source, target, "p", prune=True)
@@ -350,18 +353,18 @@ def test_a_damaged_source_is_not_copied(tmp_path):
     world = standard(tmp_path / "src")
     target = tmp_path / "dst"
     call("sync", world.address, target)
-    before = told(hf.open_storage(target), "orders")
+    before = told(hf.checkpoint.open_storage(target), "orders")
     world.grow({"c9": 9})
     file = world.file_of(f"checkpoints/{world.ids[-1]}/operators/totals/*")
     damage(file)
     answer = holdfast("sync", world.address, target)
     assert answer.code == 1
     assert file.name in answer.err
-    assert told(hf.open_storage(target), "orders") == before
-    check_valid(hf.open_storage(target), "orders")
+    assert told(hf.checkpoint.open_storage(target), "orders") == before
+    check_valid(hf.checkpoint.open_storage(target), "orders")
     damage(file, "remove")
     with pytest.raises(CorruptionError, match="missing"):
-        sync_pipeline(world.storage, hf.open_storage(target), "orders")
+        sync_pipeline(world.storage, hf.checkpoint.open_storage(target), "orders")
 
 
 def test_what_arrives_damaged_is_not_published():
@@ -376,7 +379,7 @@ def test_what_arrives_damaged_is_not_published():
     grow(source, 1)
     with pytest.raises(CorruptionError, match="arrived"):
         sync_pipeline(source, target, "p")
-    assert hf.read_store(target, "p").list() == []
+    assert hf.checkpoint.read_store(target, "p").list() == []
 
 
 def test_deep_sync_heals_a_replica(world, tmp_path):
@@ -400,7 +403,7 @@ def test_a_root_with_a_fork_is_synced_in_the_right_order(world, tmp_path):
     assert both.code == 0, both.err
     assert {p["pipeline"] for p in both.json["pipelines"]} == {"orders", "a-fork"}
     for name in ("orders", "a-fork"):
-        check_valid(hf.open_storage(tmp_path / "two"), name)
+        check_valid(hf.checkpoint.open_storage(tmp_path / "two"), name)
 
 
 def test_a_store_is_not_synced_with_itself(world):

@@ -84,7 +84,7 @@ def main() -> None:
     facts["batch_big"] = listed(answer.where("n > 10").collect())
     facts["view"] = listed(pipe.view("totals").dataframe(spark).collect())
     facts["published"], facts["big"] = net(home / "out"), net(home / "big")
-    facts["verified"] = hf.verify_store(pipe.reader(), deep=True).ok
+    facts["verified"] = hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
     facts["epochs"] = epochs
     facts["failed_tasks"] = len(list((home / "failed").iterdir()))
     print(json.dumps(facts))

@@ -114,7 +114,7 @@ def test_a_failing_function_leaves_the_last_checkpoint_and_can_be_mended(spark, 
     wanted = Counter({("a", 2, 6): 1, ("b", 1, 2): 1})
     found = Counter((r["k"], r["n"], r["s"]) for r in pipe.view("own").arrow().to_pylist())
     assert found == wanted
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 def closing():

@@ -6,7 +6,7 @@ import pytest
 from pipeline_world import SCHEMA, published, write_rows
 
 import holdfast as hf
-from holdfast import open_store
+from holdfast.checkpoint import open_store
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.runtime import planner as frames
 

@@ -76,7 +76,7 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
             wanted, schema = rows_of(frame, columns), frame.schema
     assert rows_of(frame, columns) == wanted
     assert frame.schema == schema
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 def test_it_pays_only_for_many_rows_of_few_keys() -> None:

@@ -90,7 +90,7 @@ def test_a_crash_at_every_point_of_the_epoch_in_turn_changes_nothing(spark, tmp_
         now = ds.dataset(tmp_path / "now").to_table().to_pylist()
         assert Counter((r["k"], r["n"], r["s"], r["hi"]) for r in now) == wanted, point
     assert set(EPOCH_POINTS) - set(reached) <= {"gc.after_first_delete"}
-    assert hf.verify_store(hf.read_store(tmp_path / "cp", "p"), deep=True).ok
+    assert hf.checkpoint.verify_store(hf.checkpoint.read_store(tmp_path / "cp", "p"), deep=True).ok
 
 
 def test_a_pipeline_with_store_and_output_on_s3_survives_a_crash(
@@ -131,7 +131,7 @@ def test_a_pipeline_with_store_and_output_on_s3_survives_a_crash(
             net[(row["k"], row["n"], row["s"])] += row["_weight"]
     assert {row for row, n in net.items() if n} == {(k, *v) for k, v in wanted.items()}
     assert any((tmp_path / "cache").rglob("*")), "the executors cached no run"
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 def run_script(*arguments: str, timeout: int = 240) -> list[str]:
@@ -202,7 +202,7 @@ def test_metrics_logs_and_ctrl_c_of_the_command(tmp_path) -> None:
     records = [json.loads(line) for line in err.splitlines() if line.startswith('{"time"')]
     assert {"recovery", "epoch", "checkpoint"} <= {record.get("event") for record in records}
     epochs = int(re.search(r"(\d+) epochs, (\d+) rows", out).group(1))
-    manifest = hf.read_store(tmp_path / "cp", "p").manifest("latest")
+    manifest = hf.checkpoint.read_store(tmp_path / "cp", "p").manifest("latest")
     assert manifest.epoch == epochs - 1, "the last epoch was finished and committed"
     assert manifest.processed == 10 * epochs
 

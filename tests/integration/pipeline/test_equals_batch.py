@@ -68,7 +68,7 @@ def test_random_histories_with_crashes_and_rescales_equal_the_batch_answer(
     assert rows_of(pipe.view("totals").dataframe(spark), TOTALS) == rows_of(
         batch_totals(spark, rows), TOTALS
     )
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 def test_a_view_can_be_read_at_every_retained_checkpoint(spark, tmp_path) -> None:

@@ -81,7 +81,7 @@ def test_new_parts_are_filled_from_history_and_state_and_go_on(spark, tmp_path) 
     assert any("old: removed" in note for note in summary.notes)
     assert any(note.startswith("spread: new, filled from source changes") for note in summary.notes)
     check(spark, tmp_path, live)
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
     assert {part.name for part in pipe.reader().manifest("latest").topology.parts} >= {"spread"}
     assert pipe.reader().manifest("latest").operator("old") is None
     write_rows(tmp_path / "in", 9, changes(rng, live, 12))

@@ -183,7 +183,7 @@ def test_joins_and_sets_equal_the_batch_answer(spark, tmp_path, seed, hows, sets
     with pytest.raises(hf.errors.NotFoundError) as caught:
         pipe.view("j-full")
     assert caught.value.kind == "nothing_to_show"
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def check(home: Path, count: int) -> None:
     for row in changes:
         net[(row["k"], row["n"], row["s"], row["d"])] += row["_weight"]
     assert {row: n for row, n in net.items() if n} == {(k, *v): 1 for k, v in want.items()}
-    assert hf.verify_store(hf.read_store(home / "cp", "p"), deep=True).ok
+    assert hf.checkpoint.verify_store(hf.checkpoint.read_store(home / "cp", "p"), deep=True).ok
 
 
 def series(home: Path, kind: str, rounds: int, seed: int) -> None:

@@ -137,7 +137,7 @@ def check(home: Path) -> None:
     assert sorted((r["name"], r["n"], r["s"], r["d"]) for r in table) == sorted(
         (name, len(xs), sum(xs), len(set(xs))) for name, xs in want.items()
     )
-    assert hf.verify_store(hf.read_store(home / "cp", "p"), deep=True).ok
+    assert hf.checkpoint.verify_store(hf.checkpoint.read_store(home / "cp", "p"), deep=True).ok
 
 
 @pytest.mark.timeout(7_200 if SOAK else 900)

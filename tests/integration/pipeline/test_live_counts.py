@@ -49,7 +49,7 @@ def make(home, spark, partitions):
     rows.group_by("k", hf.tumbling("at", "30 seconds")).agg(
         n=hf.count(), hi=hf.max("x"), name="hops", lateness="15 seconds"
     )
-    rows.group_by("k", hf.session("at", "10 seconds")).agg(n=hf.count(), name="visits")
+    rows.group_by("k", hf.session_window("at", "10 seconds")).agg(n=hf.count(), name="visits")
     rows.distinct(name="set")
     rows.join(rows.group_by("k").agg(m=hf.count(), name="sizes"), on="k", how="left", name="joined")
     seen.dedupe("k", "x", name="once")

@@ -134,7 +134,7 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
         {row[0] for row in live}
     )
     assert rows_of(pipe.view("gathered").dataframe(spark), GATHERED) == wanted["gathered"]
-    assert hf.verify_store(pipe.reader(), deep=True).ok
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
 def test_a_view_of_top_rows_shows_equal_rows_as_often_as_they_are_there(spark, tmp_path) -> None:

@@ -112,7 +112,7 @@ def test_sessions_equal_sparks_own_through_crashes_and_rescales(spark, tmp_path,
 
     def make(partitions):
         pipe, rows = declared(tmp_path, spark, partitions=partitions)
-        visits = rows.group_by("k", hf.session("at", "5 seconds")).agg(
+        visits = rows.group_by("k", hf.session_window("at", "5 seconds")).agg(
             **AGGREGATES, name="visits", emit=emit, lateness="4 seconds"
         )
         sink(pipe, tmp_path, "visits", visits)
@@ -247,7 +247,7 @@ def test_one_job_an_epoch_and_times_observed_through_a_diamond(spark, tmp_path) 
     sink(pipe, tmp_path, "pairs", again)
     sink(pipe, tmp_path, "minutes", minutes)
     sink(pipe, tmp_path, "visits", rows.where("x % 50 < 25").group_by(
-        "k", hf.session("at", "10 seconds")).agg(n=hf.count(), name="visits", emit="close"))  # fmt: skip
+        "k", hf.session_window("at", "10 seconds")).agg(n=hf.count(), name="visits", emit="close"))  # fmt: skip
     nothing = rows.where("false").group_by("k").agg(n=hf.count(), name="nothing")
     sink(pipe, tmp_path, "nothing", nothing)
     jobs: list[int] = []
@@ -300,7 +300,7 @@ def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> 
     by = rows.group_by("k", hf.sliding("at", "20 seconds", "10 seconds"))
     by.agg(n=hf.count(), d=hf.count_distinct("x"), name="slides", emit="close")
     busy = rows.where("pmod(x, 10) < 5")
-    busy.group_by("k", hf.session("at", "2 seconds")).agg(n=hf.count(), name="visits")
+    busy.group_by("k", hf.session_window("at", "2 seconds")).agg(n=hf.count(), name="visits")
     sizes: dict[str, list[int]] = {}
     counts: list[int] = []
 
@@ -336,7 +336,11 @@ def test_aggregates_that_gather_values_work_in_windows(spark, tmp_path, kind) ->
     }  # fmt: skip
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
     rows = pipe.source("in", hf.sources.Generator(columns, rows=90, rows_per_epoch=45))
-    window = hf.tumbling("at", "1 minute") if kind == "tumbling" else hf.session("at", "8 seconds")
+    window = (
+        hf.tumbling("at", "1 minute")
+        if kind == "tumbling"
+        else hf.session_window("at", "8 seconds")
+    )
     rows.group_by("k", window).agg(
         md=hf.median("x"), xs=hf.collect_set("x", limit=100), d=hf.count_distinct("x"),
         sd=hf.stddev("x"), f=hf.first("x", order_by="at"), name="w",

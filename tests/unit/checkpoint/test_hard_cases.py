@@ -9,8 +9,9 @@ import pytest
 from support import RELAXED, Rig, Wrapper, at, disk_bytes, forge, manifest_path, record_path, shop
 
 import holdfast
-from holdfast import FileEntry, JournalPosition, Settings
+from holdfast import Settings
 from holdfast import failpoints as points
+from holdfast.checkpoint import FileEntry, JournalPosition
 from holdfast.errors import (
     CommitUnknownError,
     CorruptionError,
@@ -105,9 +106,9 @@ def test_a_network_error_during_a_rebuild_leaves_no_checkpoint_out():
 
     storage.hooks = {"stat": fail}
     with pytest.raises(StorageError):
-        holdfast.rebuild_catalog(storage, "shop")
+        holdfast.checkpoint.rebuild_catalog(storage, "shop")
     storage.hooks = {}
-    assert len(holdfast.rebuild_catalog(storage, "shop").take) == 2
+    assert len(holdfast.checkpoint.rebuild_catalog(storage, "shop").take) == 2
 
 
 def test_a_bad_sector_in_a_state_file_is_damage_and_recovery_falls_back():
@@ -166,7 +167,7 @@ def test_a_rebuilt_catalog_does_not_revive_an_abandoned_branch(rig):
         third = rig.commit(store)
     for path in (rig.home / "catalog").iterdir():
         path.unlink()
-    holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+    holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     with rig.open() as store:
         assert store.current.checkpoint == third.checkpoint
         assert {e.checkpoint for e in store.list() if e.abandoned} == {second.checkpoint}
@@ -327,7 +328,7 @@ def test_a_listing_that_is_older_than_a_compaction_is_read_again():
             return iter(before[1:])  # the deletes have begun, the base is not in this page yet
         return real(prefix)
 
-    reader = holdfast.read_store(Wrapper(inner, {"list": once}), "shop")
+    reader = holdfast.checkpoint.read_store(Wrapper(inner, {"list": once}), "shop")
     assert len(reader.list()) == 3
 
 
@@ -366,8 +367,8 @@ def test_a_file_that_cannot_be_opened_is_a_finding(tmp_path):
 
     rig = Rig(tmp_path / "root")
     rig.fill(1)
-    reader = holdfast.read_store(Denied(tmp_path / "root"), "shop")
-    report = holdfast.verify_store(reader, deep=True)
+    reader = holdfast.checkpoint.read_store(Denied(tmp_path / "root"), "shop")
+    report = holdfast.checkpoint.verify_store(reader, deep=True)
     assert not report.ok
     assert {finding.kind for finding in report.all_findings()} == {"os_error"}
 
@@ -378,7 +379,9 @@ def test_the_footprint_counts_the_outcomes_that_go_with_a_checkpoint(rig):
     with rig.open() as store:
         victim = store.list()[1]
         (before,) = [
-            f for f in holdfast.footprints(store.reader) if f.checkpoint == victim.checkpoint
+            f
+            for f in holdfast.checkpoint.footprints(store.reader)
+            if f.checkpoint == victim.checkpoint
         ]
         bytes_before = disk_bytes(rig.home)
         store.delete(victim.checkpoint)
@@ -416,7 +419,7 @@ def test_two_journals_with_different_history_diverge():
 def test_a_kafka_partition_has_one_spelling(partition):
     """Two spellings of one partition would be two places in it."""
     with pytest.raises(InvalidInputError):
-        holdfast.KafkaPosition(topics={"t": {partition: 1}})
+        holdfast.checkpoint.KafkaPosition(topics={"t": {partition: 1}})
 
 
 def test_the_watermark_of_a_source_is_kept_and_cannot_go_back(rig):
@@ -434,7 +437,7 @@ def test_the_watermark_of_a_source_is_kept_and_cannot_go_back(rig):
 
 def test_a_number_of_vnodes_that_is_not_supported_never_gets_a_header(rig):
     """A store that could never be used is not begun."""
-    wrong = holdfast.Topology(parts=shop().parts, vnodes=7)
+    wrong = holdfast.checkpoint.Topology(parts=shop().parts, vnodes=7)
     with pytest.raises(IncompatibleError) as caught:
         rig.open(topology=wrong)
     assert caught.value.kind == "vnodes_differ"
@@ -444,7 +447,7 @@ def test_a_number_of_vnodes_that_is_not_supported_never_gets_a_header(rig):
 def test_a_bad_name_does_not_create_the_root(tmp_path):
     """A refused opening leaves no directory behind."""
     with pytest.raises(InvalidInputError):
-        holdfast.open_store(tmp_path / "new", "../shop", topology=shop())
+        holdfast.checkpoint.open_store(tmp_path / "new", "../shop", topology=shop())
     assert not (tmp_path / "new").exists()
 
 
@@ -477,7 +480,7 @@ def test_an_outcome_of_an_epoch_that_the_catalog_forgot_is_proof_of_damage(rig):
         rig.open()
     assert caught.value.kind == "unsafe_fallback"
     assert not rig.verify().ok
-    plan = holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+    plan = holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     assert lost.checkpoint in {found.summary.checkpoint for found in plan.take}
     with rig.open() as store:
         assert store.current.checkpoint == lost.checkpoint

@@ -12,8 +12,9 @@ import pytest
 from support import Rig, Wrapper, at, disk_bytes, flip, manifest_path, record_path, shop, tree
 
 import holdfast
-from holdfast import FilesPosition, Part, PostgresPosition, Settings
+from holdfast import Settings
 from holdfast import failpoints as points
+from holdfast.checkpoint import FilesPosition, Part, PostgresPosition
 from holdfast.errors import (
     ConflictError,
     CorruptionError,
@@ -107,7 +108,7 @@ def test_ten_thousand_checkpoints_are_listed_from_one_listing():
         store._catalog.append_base(tuple(many))
         rig.commit(store)
     counted = Wrapper(storage)
-    listed = holdfast.read_store(counted, "shop").list()
+    listed = holdfast.checkpoint.read_store(counted, "shop").list()
     assert len(listed) == 10_001
     assert [e.epoch for e in listed[:3]] == [1, 9_999, 9_998]
     assert counted.calls["list"] == 1
@@ -239,20 +240,20 @@ def test_a_lost_catalog_is_rebuilt_from_the_manifests(rig):
     before = tree(rig.root)
     with pytest.raises(CorruptionError):
         rig.open()
-    plan = holdfast.plan_rebuild(rig.reader())
+    plan = holdfast.checkpoint.plan_rebuild(rig.reader())
     assert [f.summary.checkpoint for f in plan.take] == [s.checkpoint for s in summaries]
     assert "confirmed" in str(plan)
     assert tree(rig.root) == before
-    holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+    holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     assert rig.verify().ok
     with rig.open() as store:
         assert store.current.checkpoint == summaries[-1].checkpoint
         assert store.epoch_next == 3
         rig.commit(store)
     with pytest.raises(RefusedError) as caught:
-        holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+        holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     assert caught.value.kind == "catalog_whole"
-    holdfast.rebuild_catalog(open_storage(rig.root), "shop", force=True)
+    holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop", force=True)
     assert rig.verify().ok
 
 
@@ -265,7 +266,7 @@ def test_a_lost_header_is_rebuilt_too(rig):
     with pytest.raises(CorruptionError) as caught:
         rig.reader()
     assert caught.value.kind == "header_lost"
-    holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+    holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     assert rig.reader().header().lineage == lineage
     assert rig.verify().ok
 
@@ -298,14 +299,14 @@ def test_rivals_for_one_record_must_be_decided_by_the_user(rig):
     for checkpoint in ours:
         (rig.home / checkpoint).rename(rig.home / "checkpoints" / checkpoint)
     shutil.rmtree(rig.home / "catalog")
-    plan = holdfast.plan_rebuild(rig.reader())
+    plan = holdfast.checkpoint.plan_rebuild(rig.reader())
     assert set(plan.undecided) == set(ours)
     before = tree(rig.root)
     with pytest.raises(RefusedError) as caught:
-        holdfast.rebuild_catalog(open_storage(rig.root), "shop")
+        holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop")
     assert caught.value.kind == "undecided"
     assert tree(rig.root) == before
-    done = holdfast.rebuild_catalog(open_storage(rig.root), "shop", choose=[ours[1]])
+    done = holdfast.checkpoint.rebuild_catalog(open_storage(rig.root), "shop", choose=[ours[1]])
     assert [f.summary.checkpoint for f in done.take] == [base.checkpoint, ours[1]]
     with rig.open() as store:
         assert store.current.checkpoint == ours[1]
@@ -360,7 +361,9 @@ def test_the_footprint_is_what_deleting_frees(rig):
     for epoch in (1, 0, 2, 4):
         with rig.open() as store:
             victim = next(e for e in store.list() if e.epoch == epoch)
-            stated = {f.checkpoint: f for f in holdfast.footprints(store.reader)}[victim.checkpoint]
+            stated = {f.checkpoint: f for f in holdfast.checkpoint.footprints(store.reader)}[
+                victim.checkpoint
+            ]
             before = disk_bytes(rig.home)
             store.delete(victim.checkpoint)
             record = record_path(rig, store._catalog.state.head).stat().st_size
@@ -390,7 +393,7 @@ def test_restart_finds_lists_loads_and_goes_on(rig):
     for ref in ("latest", second.checkpoint, "epoch:1", "a", second.checkpoint[:30]):
         assert reader.resolve(ref).checkpoint == second.checkpoint
     assert reader.manifest("epoch:0").checkpoint == first.checkpoint
-    assert holdfast.list_pipelines(rig.root) == ["shop"]
+    assert holdfast.checkpoint.list_pipelines(rig.root) == ["shop"]
 
 
 def test_the_log_can_be_cut_behind_the_oldest_retained_checkpoint(rig):
@@ -501,7 +504,10 @@ def test_a_store_of_another_number_of_vnodes_is_refused_before_any_state(rig):
     rig.fill(1)
     before = tree(rig.root)
     with pytest.raises(IncompatibleError) as caught:
-        rig.open(topology=holdfast.Topology(parts=shop().parts, vnodes=128), allow_changes=True)
+        rig.open(
+            topology=holdfast.checkpoint.Topology(parts=shop().parts, vnodes=128),
+            allow_changes=True,
+        )
     assert caught.value.kind == "vnodes_differ"
     assert (caught.value.facts["stored"], caught.value.facts["running"]) == (256, 128)
     assert tree(rig.root) == before
@@ -539,7 +545,7 @@ def test_fallback_takes_the_newest_intact_one_and_says_why(rig):
     first, second, third = rig.fill(3)
     flip(manifest_path(rig, third.checkpoint))
     next((rig.home / "checkpoints" / second.checkpoint).rglob("*.delta")).unlink()
-    plan = holdfast.recovery_plan(rig.root, "shop", topology=shop())
+    plan = holdfast.checkpoint.recovery_plan(rig.root, "shop", topology=shop())
     assert [c.verdict for c in plan.candidates] == ["damaged", "damaged", "chosen"]
     assert plan.abandon == (second.checkpoint, third.checkpoint)
     assert "file is missing" in str(plan)
@@ -608,7 +614,7 @@ def test_going_back_to_an_older_checkpoint_and_on(rig):
     first, second, third = rig.fill(3)
     with rig.open() as store:
         store.pin("gold", second.checkpoint)
-    plan = holdfast.recovery_plan(rig.root, "shop", resume="epoch:0")
+    plan = holdfast.checkpoint.recovery_plan(rig.root, "shop", resume="epoch:0")
     assert [c.verdict for c in plan.candidates] == ["newer than asked for"] * 2 + ["chosen"]
     with rig.open(resume="gold") as store:
         assert store.current.checkpoint == second.checkpoint
@@ -700,13 +706,13 @@ def test_reading_works_on_a_copy_that_nobody_may_write(rig, tmp_path):
 
     verbs = ("put", "put_new", "create", "delete", "delete_many", "barrier", "exclusive")
     storage = Wrapper(LocalStorage(rig.root, create=False), dict.fromkeys(verbs, forbidden))
-    reader = holdfast.read_store(storage, "shop")
-    assert holdfast.verify_store(reader, deep=True).ok
+    reader = holdfast.checkpoint.read_store(storage, "shop")
+    assert holdfast.checkpoint.verify_store(reader, deep=True).ok
     assert len(reader.list()) == 2
-    assert len(holdfast.footprints(reader)) == 2
-    assert holdfast.list_pipelines(storage) == ["shop"]
-    assert holdfast.recovery_plan(storage, "shop", topology=shop()).mode == "resume"
-    assert holdfast.plan_rebuild(reader).take
+    assert len(holdfast.checkpoint.footprints(reader)) == 2
+    assert holdfast.checkpoint.list_pipelines(storage) == ["shop"]
+    assert holdfast.checkpoint.recovery_plan(storage, "shop", topology=shop()).mode == "resume"
+    assert holdfast.checkpoint.plan_rebuild(reader).take
     assert reader.small_state(reader.manifest("gold"), "counter") == b"7"
 
 
@@ -728,7 +734,7 @@ def test_progress_is_reported_while_verifying(rig):
     """A long verification can be watched: bytes done and bytes to do, the last call at the end."""
     rig.fill(3)
     seen = []
-    holdfast.verify_store(
+    holdfast.checkpoint.verify_store(
         rig.reader(), deep=True, progress=lambda done, total: seen.append((done, total))
     )
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)

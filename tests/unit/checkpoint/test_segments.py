@@ -8,8 +8,17 @@ from unittest import mock
 import msgspec
 import pytest
 
-from holdfast import CounterPosition, Part, Settings, open_store, topology
-from holdfast.checkpoint import footprints, read_store, rebuild_catalog, verify_store
+from holdfast import Settings
+from holdfast.checkpoint import (
+    CounterPosition,
+    Part,
+    footprints,
+    open_store,
+    read_store,
+    rebuild_catalog,
+    topology,
+    verify_store,
+)
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.checkpoint.segments import Kept, arrange, segments_of

@@ -7,8 +7,8 @@ import pytest
 from support import Rig, record_path
 
 import holdfast
-from holdfast import Part, Settings, topology
-from holdfast.checkpoint import open_store
+from holdfast import Settings
+from holdfast.checkpoint import Part, open_store, topology
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import ConflictError, InvalidInputError
@@ -183,7 +183,7 @@ def test_inline_bytes_max_has_an_effect(rig, limit, tag):
 
 def test_empty_small_state_is_state():
     """Zero bytes are inline, even with a limit of zero, and come back as zero bytes."""
-    rig = Rig(holdfast.open_storage("memory://empty-small-state"))
+    rig = Rig(holdfast.checkpoint.open_storage("memory://empty-small-state"))
     with rig.open(settings=Settings(inline_bytes_max=0)) as store:
         rig.commit(store, small=b"")
         assert store.reader.small_state(store.current, "counter") == b""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import (
+from holdfast.checkpoint import (
     CounterPosition,
     DeltaPosition,
     FilesPosition,

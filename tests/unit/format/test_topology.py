@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import shop
 
-from holdfast import Part, Topology, topology
+from holdfast.checkpoint import Part, Topology, topology
 from holdfast.errors import InvalidInputError
 from holdfast.format.topology import differences, fingerprint
 

@@ -11,7 +11,7 @@ from documents import DIGEST, ID, OLD, PACK, PARENT, RUN, inline, manifest, run
 from support import at, shop
 
 import holdfast.format.validate as module
-from holdfast import FilesPosition, Part
+from holdfast.checkpoint import FilesPosition, Part
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import FileEntry, OperatorEntry, PackedState, SinkEntry, SourceEntry
 from holdfast.format.topology import Topology

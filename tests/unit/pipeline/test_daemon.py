@@ -56,8 +56,8 @@ def test_the_daemon_has_loaded_what_tasks_need_and_says_nothing():
     """Workers find the stage and every operator there; standard output belongs to the protocol."""
     said, modules = loaded("from holdfast.spark.daemon import load; load()")
     assert said == ""
-    wanted = {"stage", "operators.aggregate", "operators.join", "operators.window"}
-    assert {f"holdfast.pipeline.{name}" for name in wanted} <= modules
+    operators = {f"operators.{name}.execute" for name in ("aggregate", "join", "window")}
+    assert {f"holdfast.{name}" for name in {"runtime.task", *operators}} <= modules
     assert {"pyspark.worker", "pyarrow.compute", "pyarrow.parquet"} <= modules
 
 
@@ -86,8 +86,15 @@ for _ in range(3):
 def test_a_task_does_not_load_what_plans_epochs():
     """On a cluster every worker loads this by itself: neither sources nor the engine nor pyspark.sql."""
     _, modules = loaded("import holdfast.runtime.task, holdfast.operators.aggregate.execute")
-    heavy = ("pipeline", "engine", "resolve", "sources", "sinks", "session")
-    assert modules.isdisjoint({f"holdfast.pipeline.{name}" for name in heavy})
+    heavy = (
+        "api.pipeline",
+        "runtime.engine",
+        "runtime.analysis",
+        "sources",
+        "sinks",
+        "spark.session",
+    )
+    assert modules.isdisjoint({f"holdfast.{name}" for name in heavy})
     assert "pyspark.sql" not in modules
 
 

@@ -14,7 +14,7 @@ from holdfast.connectors.files.frames import escaped, partition_columns
 from holdfast.connectors.files.listing import is_hidden
 from holdfast.errors import HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.position import FilesPosition
-from holdfast.pipeline.sources import Files
+from holdfast.sources import Files
 
 
 def put(path, data=b"x", age_s: float = 60.0) -> None:

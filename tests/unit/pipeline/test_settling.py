@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from holdfast import Part, Settings, topology
-from holdfast.checkpoint import open_store
+from holdfast import Settings
+from holdfast.checkpoint import Part, open_store, topology
 from holdfast.clock import ManualClock
 from holdfast.connectors.function import Function
 from holdfast.connectors.parquet.sink import Parquet

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from holdfast import open_storage
-from holdfast.checkpoint import read_store
+from holdfast.checkpoint import open_storage, read_store
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import AlreadyExistsError, StorageError
 from holdfast.storage import MemoryStorage

@@ -125,7 +125,7 @@ def run(
     FILE declares one Pipeline and does not run it. Options may stand before or after FILE.
     """
     try:
-        run_command = import_module("holdfast.pipeline").run_command
+        run_command = import_module("holdfast.runtime.run_command").run_command
     except (ImportError, AttributeError) as error:
         raise InvalidInputError(
             "running pipelines needs Spark",

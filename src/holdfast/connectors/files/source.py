@@ -27,7 +27,7 @@ from holdfast.durations import duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
-from holdfast.runtime.columns import ddl_columns, schema_ddl
+from holdfast.spark.ddl import ddl_columns, schema_ddl
 from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES
 

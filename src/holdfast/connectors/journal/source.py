@@ -23,7 +23,7 @@ from holdfast.connectors.source_api import Backlog, Slice
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
-from holdfast.runtime.columns import ddl_columns
+from holdfast.spark.ddl import ddl_columns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -26,9 +26,9 @@ from holdfast.operators.aggregate.functions.base import (
 from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
 from holdfast.operators.analysis import Resolved, hash_text, key_schema
 from holdfast.operators.base import HASH, TIMES
-from holdfast.runtime.columns import check_columns, quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.types import kept_type, key_type
 
 _TOP = "-72057594037927936L"

@@ -12,9 +12,9 @@ from holdfast.operators.analysis import Resolved, arrow_schema, hash_text, key_s
 from holdfast.operators.apply.declare import ApplyDetail
 from holdfast.operators.apply.execute import ApplyWork
 from holdfast.operators.base import HASH
-from holdfast.runtime.columns import check_columns, quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import check_columns, quoted
 
 
 def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

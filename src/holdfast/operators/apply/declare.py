@@ -8,7 +8,6 @@ from typing import Any
 
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.columns import ddl_columns
 from holdfast.runtime.graph import (
     Node,
     OperatorNode,
@@ -16,6 +15,7 @@ from holdfast.runtime.graph import (
     checked_output,
     require_watermark,
 )
+from holdfast.spark.ddl import ddl_columns
 
 APPLY_WEIGHT = "_weight"
 

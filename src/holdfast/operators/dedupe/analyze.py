@@ -11,9 +11,9 @@ from holdfast.errors import InvalidInputError
 from holdfast.operators.analysis import Resolved, arrow_schema, hash_text, key_schema
 from holdfast.operators.base import HASH
 from holdfast.operators.dedupe.execute import DedupeWork, DistinctWork
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, DedupeBound, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import quoted
 
 
 def resolve_distinct(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

@@ -20,9 +20,9 @@ from holdfast.operators.base import HASH, SIDE
 from holdfast.operators.join.declare import JoinSpec, join_columns
 from holdfast.operators.join.execute import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinWork, OutColumn
 from holdfast.operators.join.matching import Reach
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import quoted
 from holdfast.spark.types import has_maps, kept_type
 
 _SIDES = ("left", "right")

@@ -14,7 +14,6 @@ from typing import Any
 from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.setops.declare import add_compared, select_step
-from holdfast.runtime.columns import check_columns, quoted
 from holdfast.runtime.graph import (
     Graph,
     Node,
@@ -24,6 +23,7 @@ from holdfast.runtime.graph import (
     checked_names,
     require_watermark,
 )
+from holdfast.spark.ddl import check_columns, quoted
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 On = str | Sequence[str] | Mapping[str, str]

@@ -16,9 +16,9 @@ from holdfast.operators.analysis import (
 from holdfast.operators.base import HASH, SIDE
 from holdfast.operators.setops.declare import check_same_names
 from holdfast.operators.setops.execute import SetWork
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import quoted
 
 
 def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:

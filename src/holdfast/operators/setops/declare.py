@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, Graph, Node, OperatorNode, StepNode, UnionNode
+from holdfast.spark.ddl import quoted
 
 
 def union_of(nodes: Sequence[Node]) -> UnionNode:

@@ -15,9 +15,9 @@ from holdfast.operators.base import HASH
 from holdfast.operators.sort_order import Term
 from holdfast.operators.topk.declare import TopDetail
 from holdfast.operators.topk.execute import TopWork
-from holdfast.runtime.columns import check_columns, quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.types import has_maps, kept_type
 
 _EVERYTHING = "_all"

@@ -18,9 +18,9 @@ from holdfast.operators.base import HASH, Work
 from holdfast.operators.window.declare import WindowDetail
 from holdfast.operators.window.execute import AT, ROW, WindowWork
 from holdfast.operators.window.session import ALL, SessionWork
-from holdfast.runtime.columns import quoted
 from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
+from holdfast.spark.ddl import quoted
 from holdfast.spark.time_zones import micros_sql
 
 # Where tasks put the window: not under its own names, which an input may have too.

@@ -1,1 +1,0 @@
-"""Stateful operators: what they keep, and how whole batches are folded in. No Spark import."""
