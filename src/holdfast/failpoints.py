@@ -1,7 +1,7 @@
-"""Named points inside the protocols, where a test can let the process die.
+"""Failpoints: named places inside the protocols, where a test can let the process die.
 
-Every name stands in `POINTS`; a tidy test compares the set with the calls in the source, and
-the crash matrix fails for a point that no test has reached. Costs one attribute look-up when idle.
+`FAILPOINTS` lists every name; a tidy test compares it with the calls in the source, and the crash
+matrix fails for a failpoint that no test has reached. An idle one costs one attribute look-up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from holdfast.errors import invariant
 
-POINTS = frozenset(
+FAILPOINTS = frozenset(
     {
         "cleanup.before_delete",
         "cleanup.after_delete",
@@ -86,16 +86,16 @@ POINTS = frozenset(
 _handler: Callable[[str], None] | None = None
 
 
-def reach(name: str) -> None:
-    """Say that the protocol stands at this point."""
+def failpoint(name: str) -> None:
+    """Let the installed handler see that the protocol stands here."""
     if _handler is not None:
-        invariant(name in POINTS, "point is not registered", point=name)
+        invariant(name in FAILPOINTS, "failpoint is not registered", point=name)
         _handler(name)
 
 
 @contextmanager
-def handling(handler: Callable[[str], None]) -> Iterator[None]:
-    """Let `handler` see every point that is reached inside the context."""
+def failpoint_handler(handler: Callable[[str], None]) -> Iterator[None]:
+    """Let `handler` see every failpoint that is reached inside the context."""
     global _handler  # noqa: PLW0603 - one hook for the process; tests install it, nobody else
     before, _handler = _handler, handler
     try:

@@ -8,7 +8,7 @@ import os
 import sys
 import uuid
 
-from holdfast import failpoints as points
+from holdfast import failpoints
 from holdfast.errors import NotFoundError
 from holdfast.journal import Durability, Event, JournalReader, JournalSettings, JournalWriter
 
@@ -61,7 +61,7 @@ def main():
                 sys.stdout.flush()
                 os._exit(137)
 
-    with points.handling(die):
+    with failpoints.failpoint_handler(die):
         try:
             script(root, batches)
         except NotFoundError as error:

@@ -20,7 +20,7 @@ from holdfast import Settings
 from holdfast.checkpoint import CounterPosition, Part, open_store, topology
 from holdfast.clock import SystemClock
 from holdfast.errors import CommitUnknownError, ConflictError, HoldfastError
-from holdfast.failpoints import handling
+from holdfast.failpoints import failpoint_handler
 from holdfast.storage import open_storage
 
 NAME = "race"
@@ -75,7 +75,7 @@ def live(arguments, number, path):
 
     value = number * 1_000_000
     storage = open_storage(arguments["root"], options=arguments["options"])
-    with handling(doze):
+    with failpoint_handler(doze):
         while time.monotonic() < end:
             try:
                 store = open_store(

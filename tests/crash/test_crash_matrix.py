@@ -7,9 +7,9 @@ import functools
 import pytest
 
 from holdfast.checkpoint import recovery_plan
-from holdfast.failpoints import POINTS
+from holdfast.failpoints import FAILPOINTS
 from holdfast.storage import LocalStorage, MemoryStorage
-from holdfast.testing import SimulatedCrash, crash_at, points_reached
+from holdfast.testing import SimulatedCrash, crash_at, failpoints_reached
 from scenarios import SCENARIOS, Scenario
 from scenes import PIPELINE, World, assert_verified, copied, snapshot
 
@@ -62,7 +62,7 @@ def expected(name):
     scenario.prepare(world)
     states = [snapshot(world.storage)]
     visits = []
-    with points_reached() as seen:
+    with failpoints_reached() as seen:
         for index, step in enumerate(scenario.steps):
             step(world)
             states.append(snapshot(world.storage))
@@ -152,7 +152,7 @@ def test_crash_again_during_recovery(scenario):
     for index, point, nth in visits:
         crashed = World(copied(prepared.storage), settings=scenario.settings)
         run_until_crash(scenario, crashed, point, nth)
-        with points_reached() as recovery:
+        with failpoints_reached() as recovery:
             World(copied(crashed.storage), settings=scenario.settings).recover()
         for second in recovery.visits():
             world = World(copied(crashed.storage), settings=scenario.settings)
@@ -176,7 +176,7 @@ OTHERS = (
 def test_every_point_is_reached_by_a_scenario():
     """A point that no crash scenario reaches fails the suite."""
     reached = {point for s in SCENARIOS for _, point, _ in expected(s.name)[1]}
-    assert reached == {point for point in POINTS if not point.startswith(OTHERS)}
+    assert reached == {point for point in FAILPOINTS if not point.startswith(OTHERS)}
 
 
 def test_a_commit_that_returned_survives_a_crash_at_the_next_point():

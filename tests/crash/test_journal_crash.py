@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from journal_child import SIZE, batch
 
-from holdfast import failpoints as points
+from holdfast import failpoints
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.journal import (
@@ -33,7 +33,7 @@ from holdfast.testing.journal import FaultyFiles, PowerCutFiles
 HERE = Path(__file__).parent
 ENV = {**os.environ, "PYTHONPATH": f"{HERE.parents[1] / 'src'}{os.pathsep}{HERE}"}
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
-ALL = sorted(point for point in points.POINTS if point.startswith("journal_"))
+ALL = sorted(point for point in failpoints.FAILPOINTS if point.startswith("journal_"))
 
 
 def child(root, batches, point="", occurrence=1):

@@ -445,7 +445,7 @@ def test_zombie_after_a_rebuild_is_fenced():
 
 def test_savepoint_pinned_during_a_drop_survives_a_crash():
     """A pin that was confirmed holds, although the drop was under way and its writer died."""
-    from holdfast.failpoints import handling
+    from holdfast.failpoints import failpoint_handler
     from holdfast.testing import SimulatedCrash
 
     for settings in (msgspec.structs.replace(SETTINGS, retain=2),):
@@ -463,7 +463,7 @@ def test_savepoint_pinned_during_a_drop_survives_a_crash():
             if name == "gc.after_record":
                 raise SimulatedCrash(name, 1)
 
-        with pytest.raises(SimulatedCrash), handling(hook):
+        with pytest.raises(SimulatedCrash), failpoint_handler(hook):
             world.store.retain()
         again = World(storage, settings=settings)
         again.open()
@@ -474,7 +474,7 @@ def test_savepoint_pinned_during_a_drop_survives_a_crash():
 def test_savepoint_pinned_during_a_delete_survives():
     """A pin that was confirmed before the drop record of a delete keeps its checkpoint."""
     from holdfast.checkpoint.pins import pin
-    from holdfast.failpoints import handling
+    from holdfast.failpoints import failpoint_handler
 
     storage = MemoryStorage()
     prepared(storage)
@@ -485,7 +485,7 @@ def test_savepoint_pinned_during_a_delete_survives():
         if name == "delete.before_record":
             pin(read_store(storage, PIPELINE), storage, SystemClock(), label="gold", ref="epoch:0")
 
-    with handling(hook), pytest.raises(RefusedError, match="pinned meanwhile"):
+    with failpoint_handler(hook), pytest.raises(RefusedError, match="pinned meanwhile"):
         world.store.delete("epoch:0")
     assert ("gold", 0) in snapshot(storage)["pins"]
     assert_verified(storage)

@@ -201,7 +201,7 @@ def test_a_dead_record_is_named_and_removed(count):
 
 def test_an_interrupted_compaction_leaves_no_dead_record():
     """Records that lead to the base are old, not dead."""
-    from holdfast.failpoints import handling
+    from holdfast.failpoints import failpoint_handler
     from holdfast.testing import SimulatedCrash
 
     storage = MemoryStorage()
@@ -213,7 +213,7 @@ def test_an_interrupted_compaction_leaves_no_dead_record():
         if name == "compact.after_first_delete":
             raise SimulatedCrash(name, 1)
 
-    with pytest.raises(SimulatedCrash), handling(die):
+    with pytest.raises(SimulatedCrash), failpoint_handler(die):
         store.compact()
     report = assert_told_the_truth(storage, told)
     kinds = [finding.kind for finding in report.all_findings()]

@@ -30,8 +30,7 @@ from support import (
 )
 
 import holdfast
-from holdfast import Settings
-from holdfast import failpoints as points
+from holdfast import Settings, failpoints
 from holdfast.checkpoint import Part, Topology
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
@@ -71,7 +70,7 @@ def crash_at(wanted):
         if name == wanted:
             raise Crash
 
-    return points.handling(die)
+    return failpoints.failpoint_handler(die)
 
 
 # Retention and lineage

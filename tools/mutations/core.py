@@ -117,7 +117,7 @@ MUTATIONS = [
     _d(
         "test_the_manifest_is_rewritten_after_the_sink_commit",
         "checkpoint/outcomes.py",
-        '    reach("outcome.before_record")\n',
+        '    failpoint("outcome.before_record")\n',
         "    rewritten = home.at(paths.manifest(summary.checkpoint))\n"
         "    storage.put(rewritten, storage.get(rewritten))\n",
     ),

@@ -154,8 +154,8 @@ MUTATIONS = [
     Mutation(
         SETTLING + "test_a_rebuild_supersedes_what_waits_and_begins_again_after_a_crash",
         "runtime/output_manager.py",
-        "                writer.clear()\n                reach",
-        "                reach",
+        "                writer.clear()\n                failpoint",
+        "                failpoint",
     ),
     Mutation(
         SETTLING + "test_what_can_pass_is_tried_again_and_other_sinks_do_not_wait",

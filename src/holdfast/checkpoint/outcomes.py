@@ -16,7 +16,7 @@ from holdfast.checkpoint.directory import Home
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.clock import Clock
 from holdfast.errors import AlreadyExistsError, HoldfastError, InvalidInputError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import (
@@ -64,7 +64,7 @@ def record_outcome(
         )
     mine = known.by_token.get((summary.checkpoint, sink), [])
     attempt = mine[-1].attempt + 1 if mine else 0
-    reach("outcome.before_record")
+    failpoint("outcome.before_record")
     for number in range(attempt, attempt + _TRIES):
         outcome = Outcome(
             format=FORMAT_VERSION,
@@ -91,7 +91,7 @@ def record_outcome(
         break
     else:
         raise InvalidInputError("too many outcomes for one token", kind="outcome_limit", sink=sink)
-    reach("outcome.after_record")
+    failpoint("outcome.after_record")
     by_token = dict(known.by_token)
     by_token[(summary.checkpoint, sink)] = [*mine, outcome]
     return replace(known, by_token=by_token, epoch_max=max(known.epoch_max, summary.epoch))

@@ -23,7 +23,7 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
@@ -59,7 +59,7 @@ def pin(
     )
     path = reader.home.at(paths.pin(label))
     data = pin_bytes(wanted)
-    reach("pin.before_record")
+    failpoint("pin.before_record")
     try:
         publish(storage, path, data, clock)
     except AlreadyExistsError as error:
@@ -67,7 +67,7 @@ def pin(
         existing = parse_pin(data, path, label)
         if existing.checkpoint != wanted.checkpoint:
             raise label_taken(label, existing.checkpoint) from error
-    reach("pin.after_record")
+    failpoint("pin.after_record")
     if reader.catalog().find(summary.checkpoint) is None:
         _take_back(storage, path, data)
         raise NotFoundError(
@@ -139,9 +139,9 @@ def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = Fa
     fork = None
     if label.startswith(FORK_PREFIX) and not force:
         fork = _check_fork_is_done(reader, storage, data, label)
-    reach("unpin.before_delete")
+    failpoint("unpin.before_delete")
     storage.delete(path)
-    reach("unpin.after_delete")
+    failpoint("unpin.after_delete")
     if fork is not None:
         try:
             _check_fork_is_done(reader, storage, data, label)

@@ -27,7 +27,7 @@ from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryPlan, Wishes
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import Clock
 from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.documents import OutcomeStatus, Pin, Summary
 from holdfast.format.manifest import Manifest
@@ -170,7 +170,7 @@ class Store:
         self._drafts = {k: d for k, d in self._drafts.items() if not d.finished}
         state, summary = self._catalog.state, done.summary
         write_hint(self.reader.home, self.storage, state, summary.checkpoint, summary.epoch)
-        reach("commit.after_hint")
+        failpoint("commit.after_hint")
         return done.summary
 
     # Sinks

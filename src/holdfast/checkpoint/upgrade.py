@@ -34,7 +34,7 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION
 from holdfast.format.documents import RECORD_BYTES_MAX, BaseBody, header_bytes, parse_record
@@ -186,13 +186,13 @@ def upgrade_store(
     around = Surroundings(storage, Settings(exclusive=True), clock, ids)
     opened = take_over(around, pipeline, Wishes(), takeover=takeover)
     try:
-        reach("upgrade.before_base")
+        failpoint("upgrade.before_base")
         opened.catalog.compact()
-        reach("upgrade.before_header")
+        failpoint("upgrade.before_header")
         opened.catalog.confirm_alive()
         header = msgspec.structs.replace(opened.header, format=FORMAT_VERSION)
         storage.put(reader.home.at(paths.HEADER), header_bytes(header))
-        reach("upgrade.after_header")
+        failpoint("upgrade.after_header")
     finally:
         if opened.lease is not None:
             opened.lease.release()

@@ -32,7 +32,7 @@ from holdfast.checkpoint import PendingToken
 from holdfast.connectors.owner_record import put_owner, read_owner
 from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.runtime.locations import versions_of
 from holdfast.runtime.outputs import Found
@@ -175,7 +175,7 @@ class LocalUpsertWriter(UpsertWriter):
         self._write(draft, base, *changed, token)
         draft.rename(target)
         _sync(self._versions)
-        reach("output.after_version")
+        failpoint("output.after_version")
         self._swap(int(token.epoch))
         for old in self._published()[:-VERSIONS_KEPT]:
             shutil.rmtree(self._version(old), ignore_errors=True)
@@ -292,7 +292,7 @@ class LocalUpsertWriter(UpsertWriter):
         for epoch in self._published():
             if not keep(epoch):
                 shutil.rmtree(self._version(epoch), ignore_errors=True)
-                reach("output.after_first_delete")
+                failpoint("output.after_first_delete")
 
 
 class RemoteUpsertWriter(UpsertWriter):
@@ -394,7 +394,7 @@ class RemoteUpsertWriter(UpsertWriter):
                 rows.slice(0, 0), rows.take(pa.array(mine)), weights[mine], self._name
             )
             written.add(self._put(bucket, after, int(token.epoch)))
-            reach("output.after_version")
+            failpoint("output.after_version")
         for path in [path for path in self._marks() if path not in written]:
             self._storage.delete(path)
         self._newest = None

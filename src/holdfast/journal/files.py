@@ -31,7 +31,7 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -207,7 +207,7 @@ class Files:
         fd = self.create(temporary)
         try:
             self.write_at(fd, temporary, parts, 0)
-            reach("journal_replace.after_write")
+            failpoint("journal_replace.after_write")
             self.sync(fd, temporary)
         finally:
             self.close(fd)
@@ -215,9 +215,9 @@ class Files:
 
     def install(self, temporary: Path, path: Path) -> None:
         """The second half: a failure leaves open whether the file has its name."""
-        reach("journal_replace.before_rename")
+        failpoint("journal_replace.before_rename")
         self.rename(temporary, path)
-        reach("journal_replace.after_rename")
+        failpoint("journal_replace.after_rename")
         self.sync_directory(path.parent)
 
     def read(self, path: Path, bytes_max: int) -> bytes:

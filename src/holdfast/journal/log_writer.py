@@ -32,7 +32,7 @@ from holdfast.errors import (
     InternalError,
     StorageError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.journal.format.frame import FrameHeader, pack_header, pack_trailer
 from holdfast.journal.format.index import mix_keys
 from holdfast.journal.format.segment import (
@@ -116,10 +116,10 @@ class LogCore:
             try:
                 if loaded.torn_offset is not None:
                     self.files.cut(fd, last.path, loaded.torn_offset)
-                    reach("journal_open.after_cut")
+                    failpoint("journal_open.after_cut")
                 self._rewrite(fd, last, loaded.durable)
                 self.files.sync(fd, last.path)
-                reach("journal_open.after_sync")
+                failpoint("journal_open.after_sync")
             except BaseException:
                 self.files.close(fd)
                 raise
@@ -224,13 +224,13 @@ class LogCore:
         tail = self.tail
         start = tail.end_offset
         parts = [p for f in placed for p in (f.header_bytes, f.batch.body, f.trailer)]
-        reach("journal_append.before_write")
+        failpoint("journal_append.before_write")
         try:
             self.files.write_at(self._descriptor(), tail.path, parts, start)
         except BaseException as error:
             self._undo(start, error)
             raise
-        reach("journal_append.after_write")
+        failpoint("journal_append.after_write")
         for frame in placed:
             number = len(tail.directory())
             tail.add(frame.header, frame.chain_hash)
@@ -265,10 +265,10 @@ class LogCore:
             self.files.sync_data(self._descriptor(), self.tail.path)
         except HoldfastError as error:
             raise self.fail(error) from error
-        reach("journal_append.after_sync")
+        failpoint("journal_append.after_sync")
         self.durable = accepted
         self.publish_mark()
-        reach("journal_append.after_publish")
+        failpoint("journal_append.after_publish")
 
     def spoil(self, error: HoldfastError) -> None:
         """Accept nothing more: memory and disk may disagree about which files there are."""
@@ -342,16 +342,16 @@ class LogCore:
             self.meta.journal_id, tail.first_sequence, tail.next_sequence, at, tail.chain_hash,
             tail.directory().pack(),
         )  # fmt: skip
-        reach("journal_roll.before_footer")
+        failpoint("journal_roll.before_footer")
         try:
             self.files.write_at(fd, tail.path, [footer], at)
         except BaseException as error:
             self._undo(at, error)
             raise
-        reach("journal_roll.after_footer_write")
+        failpoint("journal_roll.after_footer_write")
         try:
             self.files.sync(fd, tail.path)
-            reach("journal_roll.after_footer_sync")
+            failpoint("journal_roll.after_footer_sync")
             self.durable = tail.next_sequence
             self.publish_mark()
             self._fd = None

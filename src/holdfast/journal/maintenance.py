@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.journal.format.blob import (
     CHECKPOINT_MAGIC,
     HOLD_MAGIC,
@@ -244,7 +244,7 @@ def move_base(
         raise
     if late.base_sequence < plan.base_sequence:
         plan, meta = late, _write_base(files, layout, view, late)
-    reach("journal_truncate.after_meta")
+    failpoint("journal_truncate.after_meta")
     return meta, plan
 
 
@@ -254,7 +254,7 @@ def remove_segments(files: Files, layout: Layout, plan: TruncateReport) -> None:
         files.remove(layout.segment(first))
         files.remove(layout.index(first))
         if number == 0:
-            reach("journal_truncate.after_first_delete")
+            failpoint("journal_truncate.after_first_delete")
     files.sync_directory(layout.segments)
 
 
@@ -357,10 +357,10 @@ def _swap(
 ) -> None:
     """Give the merged segment its name, then remove the others."""
     files.install(staged, target)
-    reach("journal_compact.after_rename")
+    failpoint("journal_compact.after_rename")
     for number, segment in enumerate(group[1:]):
         files.remove(segment.path)
         files.remove(layout.index(segment.first_sequence))
         if number == 0:
-            reach("journal_compact.after_first_delete")
+            failpoint("journal_compact.after_first_delete")
     files.sync_directory(layout.segments)

@@ -20,7 +20,7 @@ from holdfast.checkpoint import Store
 from holdfast.connectors.sink_api import token_text
 from holdfast.connectors.source_api import Slice, SourceReader, rows_of
 from holdfast.errors import FencedError, HoldfastError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.operators.analysis import Resolved
@@ -190,7 +190,7 @@ class Engine:
         plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
         jobs = self._jobs(waiting, watermark_us, settled_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
-        reach("fill.after_execute")
+        failpoint("fill.after_execute")
         self._count(controls, waiting)
         waiting.epochs += 1
         self._progress.epoch += 1
@@ -218,9 +218,9 @@ class Engine:
             self.wait()
             self._outputs.fold(self._store)
             clock.lap("fold")
-        reach("epoch.after_plan")
+        failpoint("epoch.after_plan")
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
-        reach("epoch.after_execute")
+        failpoint("epoch.after_execute")
         report = self._take_in(controls, plan, waiting, watermark_us, clock)
         self._watermarks.settled_us = watermark_us
         self._schedule.epoch_done()
@@ -429,7 +429,7 @@ class Engine:
                 token = token_text(directory, staged)
                 draft.stage_sink(sink.name, token, replay=sink.connector.replay)
         draft.set_properties({**draft.properties, **self._outputs.properties})
-        reach("epoch.after_draft")
+        failpoint("epoch.after_draft")
         self._progress.parent = waiting.checkpoint
         self._commit = self._thread.submit(self._finish, draft, waiting.state)
         self._schedule.checkpointed()
@@ -451,10 +451,10 @@ class Engine:
         summary = self._store.commit(draft)
         state.durable = True
         committed_ms = (time.perf_counter() - start) * 1e3
-        reach("epoch.after_commit")
+        failpoint("epoch.after_commit")
         if summary.sinks:
             self._store.settle(self._outputs.handlers)
-        reach("epoch.after_publish")
+        failpoint("epoch.after_publish")
         self._logs.tell(self._store)
         pending = len(self._store.pending())
         made = record_checkpoint(self._graph.pipeline, summary, committed_ms, pending)

@@ -17,7 +17,7 @@ from holdfast.checkpoint import PendingToken, Store, StoreReader
 from holdfast.connectors.parquet.sink import ParquetWriter
 from holdfast.connectors.sink_api import OutputWriter, SinkWriter, parse_token
 from holdfast.errors import InvalidInputError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner, new_owner
@@ -51,12 +51,12 @@ class _Handler:
             self._writer.replace(token)
         else:
             self._writer.commit(token)
-        reach("output.after_rows")
+        failpoint("output.after_rows")
         if owner is not None and (owner.building or owner.epoch < token.epoch):
             self._outputs.record(
                 self._name, epoch=int(token.epoch), checkpoint=token.checkpoint, building=False
             )
-            reach("output.after_record")
+            failpoint("output.after_record")
 
 
 class Outputs:
@@ -150,7 +150,7 @@ class Outputs:
                 continue
             if decision.action == "retract":
                 writer.retract(self._history.epoch)
-                reach("output.after_retract")
+                failpoint("output.after_retract")
             elif decision.action == "empty":
                 writer.clear()
             since = NOTHING if decision.action == "empty" else self.owners[name].since
@@ -166,7 +166,7 @@ class Outputs:
         epoch = NOTHING if self._history.epoch is None else self._history.epoch
         self.owners[name] = self._fresh(name)
         self.record(name, epoch=epoch, checkpoint=self._history.checkpoint, building=True)
-        reach("output.after_mark")
+        failpoint("output.after_mark")
         for token in store.pending():
             if token.sink == name:
                 reason = "superseded: the output is rebuilt with these rows in it"
@@ -181,7 +181,7 @@ class Outputs:
             writer = self.writers[name]
             if owner.building and isinstance(writer, OutputWriter):
                 writer.clear()
-                reach("output.after_clear")
+                failpoint("output.after_clear")
                 self.record(name, epoch=epoch, checkpoint=checkpoint, building=False)
 
     def fold_due(self, store: Store) -> bool:

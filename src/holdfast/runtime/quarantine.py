@@ -25,7 +25,7 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.documents import Replay
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.runtime.task import Place, storage_of
@@ -91,7 +91,7 @@ class Quarantine:
                 )
         entry = _SetAside(token.checkpoint, int(token.epoch), token.sink, token.token, token.replay)
         self._storage.put(f"{home}/{_TOKEN}", msgspec.json.encode(entry))
-        reach("output.after_quarantine")
+        failpoint("output.after_quarantine")
         reason = f"set aside in {home}; publish it with redrive (--redrive {token.sink})"
         self._store.record_outcome(token.checkpoint, token.sink, "aborted", reason=reason)
 
@@ -173,7 +173,7 @@ class Quarantine:
             error.facts.setdefault("sink", entry.sink)
             error.facts.setdefault("epoch", entry.epoch)
             raise
-        reach("output.after_redrive")
+        failpoint("output.after_redrive")
         if any(s.checkpoint == entry.checkpoint for s in self._store.list()):
             self._store.record_outcome(entry.checkpoint, entry.sink, "committed")
 

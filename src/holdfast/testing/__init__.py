@@ -3,7 +3,7 @@
 Hypothesis strategies are in `holdfast.testing.strategies`, the only module that imports Hypothesis.
 """
 
-from holdfast.testing.crash import Crash, SimulatedCrash, crash_at, points_reached
+from holdfast.testing.crash import Crash, SimulatedCrash, crash_at, failpoints_reached
 from holdfast.testing.faulty_storage import Fault, FaultyDisk, FaultyStorage
 from holdfast.testing.model import Model, ModelCheckpoint
 from holdfast.testing.power_cut import PowerCut, RecordingDisk
@@ -29,5 +29,5 @@ __all__ = [
     "WrappedStorage",
     "WrappedWriter",
     "crash_at",
-    "points_reached",
+    "failpoints_reached",
 ]

@@ -1,9 +1,9 @@
-"""Crashes at named points: the process dies there, as far as the code under test can tell.
+"""Crashes at failpoints: the process dies there, as far as the code under test can tell.
 
 Invariants:
 - `SimulatedCrash` is a BaseException: no `except Exception` and no clean-up that a real crash would
   skip can swallow it. Code that would run after a real `kill -9` must not depend on `finally`.
-- A crash happens at most once per context; afterwards every point lets the process pass.
+- A crash happens at most once per context; afterwards every failpoint lets the process pass.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.errors import InvalidInputError
-from holdfast.failpoints import POINTS, handling
+from holdfast.failpoints import FAILPOINTS, failpoint_handler
 
 
 class SimulatedCrash(BaseException):
-    """The process died at a named point."""
+    """The process died at a failpoint."""
 
     def __init__(self, point: str, nth: int) -> None:
         """Remember where."""
@@ -28,7 +28,7 @@ class SimulatedCrash(BaseException):
 
 @dataclass
 class Crash:
-    """What a context has seen: every point in order, and whether the crash happened."""
+    """What a context has seen: every failpoint in order, and whether the crash happened."""
 
     point: str | None
     nth: int
@@ -36,7 +36,7 @@ class Crash:
     happened: bool = False
 
     def visit(self, name: str) -> None:
-        """Called at every point."""
+        """Called at every failpoint."""
         self.reached.append(name)
         if self.happened or name != self.point:
             return
@@ -60,19 +60,21 @@ def crash_at(point: str, nth: int = 1) -> Iterator[Crash]:
 
     The `SimulatedCrash` leaves the context, so that a test says where it expects it.
     """
-    if point not in POINTS:
+    if point not in FAILPOINTS:
         raise InvalidInputError(
-            "no such crash point", kind="unknown_point", point=point,
-            remedy="see holdfast.failpoints.POINTS",
-        )  # fmt: skip
+            "no such failpoint",
+            kind="unknown_point",
+            point=point,
+            remedy="see holdfast.failpoints.FAILPOINTS",
+        )
     crash = Crash(point, nth)
-    with handling(crash.visit):
+    with failpoint_handler(crash.visit):
         yield crash
 
 
 @contextmanager
-def points_reached() -> Iterator[Crash]:
-    """Only record the points that are reached."""
+def failpoints_reached() -> Iterator[Crash]:
+    """Only record the failpoints that are reached."""
     crash = Crash(None, 0)
-    with handling(crash.visit):
+    with failpoint_handler(crash.visit):
         yield crash

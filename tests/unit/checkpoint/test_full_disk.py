@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.checkpoint import read_store
 from holdfast.errors import StorageError
-from holdfast.failpoints import handling
+from holdfast.failpoints import failpoint_handler
 from holdfast.storage import LocalStorage
 from holdfast.storage.local.reserve import RESERVE
 from holdfast.testing import FaultyDisk
@@ -75,7 +75,7 @@ def test_a_commit_fails_on_a_full_disk_and_leaves_the_reserve(small_disk):
         if name == "commit.after_barrier":
             fill_up(small_disk)
 
-    with pytest.raises(StorageError) as caught, handling(fill):
+    with pytest.raises(StorageError) as caught, failpoint_handler(fill):
         world.commit()
     assert caught.value.kind == "disk_full"
     assert (small_disk / RESERVE).stat().st_size

@@ -9,8 +9,7 @@ import pytest
 from support import RELAXED, Rig, Wrapper, at, disk_bytes, forge, manifest_path, record_path, shop
 
 import holdfast
-from holdfast import Settings
-from holdfast import failpoints as points
+from holdfast import Settings, failpoints
 from holdfast.checkpoint import FileEntry, JournalPosition
 from holdfast.errors import (
     CommitUnknownError,
@@ -259,7 +258,7 @@ def test_a_crash_after_the_lock_and_before_the_header_can_be_opened_again(rig):
 
     child = os.fork()
     if child == 0:
-        with points.handling(die):
+        with failpoints.failpoint_handler(die):
             rig.open()
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
@@ -278,7 +277,7 @@ def test_a_pin_that_races_with_a_delete_is_kept_or_refused_but_never_dangles(rig
             if name == "delete.before_record":
                 store.pin("late", victim.checkpoint)
 
-        with points.handling(meanwhile), pytest.raises(RefusedError):
+        with failpoints.failpoint_handler(meanwhile), pytest.raises(RefusedError):
             store.delete(victim.checkpoint)
     assert "pin_dangles" not in {f.kind for f in rig.verify().all_findings()}
     assert rig.reader().manifest("late").checkpoint == victim.checkpoint
@@ -318,7 +317,7 @@ def test_a_listing_that_is_older_than_a_compaction_is_read_again():
         for _ in range(3):
             rig.commit(store)
         before = [*inner.list("shop/catalog")]
-        with points.handling(die), pytest.raises(Crash):
+        with failpoints.failpoint_handler(die), pytest.raises(Crash):
             store.compact()
     served = []
 

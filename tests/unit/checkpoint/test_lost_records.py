@@ -17,7 +17,7 @@ from holdfast.checkpoint import (
     verify_store,
 )
 from holdfast.errors import CorruptionError, HoldfastError, RefusedError
-from holdfast.failpoints import handling
+from holdfast.failpoints import failpoint_handler
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage, SimulatedCrash
 from interleave import at_every_moment
@@ -183,7 +183,7 @@ def test_a_record_of_the_hint_that_was_written_again_is_noticed():
         if name == "open.after_record":  # before the base record that lists it again
             raise SimulatedCrash(name, 1)
 
-    with pytest.raises(SimulatedCrash), handling(die):
+    with pytest.raises(SimulatedCrash), failpoint_handler(die):
         World(storage).open()
     plan = recovery_plan(storage, PIPELINE)
     assert any("another record" in note for note in plan.notes), plan
@@ -200,7 +200,7 @@ def test_what_a_crash_leaves_is_no_loss():
         if name == "commit.after_barrier":
             raise SimulatedCrash(name, 1)
 
-    with pytest.raises(SimulatedCrash), handling(die):
+    with pytest.raises(SimulatedCrash), failpoint_handler(die):
         world.commit()
     plan = recovery_plan(storage, PIPELINE)
     assert not plan.damaged

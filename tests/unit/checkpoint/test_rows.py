@@ -12,8 +12,7 @@ import pytest
 from support import Rig, Wrapper, at, disk_bytes, flip, manifest_path, record_path, shop, tree
 
 import holdfast
-from holdfast import Settings
-from holdfast import failpoints as points
+from holdfast import Settings, failpoints
 from holdfast.checkpoint import FilesPosition, Part, PostgresPosition
 from holdfast.errors import (
     ConflictError,
@@ -289,7 +288,7 @@ def test_rivals_for_one_record_must_be_decided_by_the_user(rig):
         store = rig.open(settings=Settings(retain=9, exclusive=False), clean_up=False)
         rig.offset = 10
         draft = rig.draft(store, replay=None)
-        with points.handling(_die_after_barrier), pytest.raises(Crash):
+        with failpoints.failpoint_handler(_die_after_barrier), pytest.raises(Crash):
             store.commit(draft)
         ours.append(draft.checkpoint)
         # the next writer gets the same number, since this one's open record vanishes, and with it
@@ -674,7 +673,7 @@ def test_a_pin_that_arrives_after_the_drop_record_puts_its_checkpoint_back(rig):
             if name == "gc.before_record":
                 store.pin("late", first.checkpoint)
 
-        with points.handling(meanwhile):
+        with failpoints.failpoint_handler(meanwhile):
             report = store.retain()
         assert first.checkpoint not in report.dropped
         assert len(report.dropped) == 1

@@ -34,7 +34,7 @@ from holdfast.errors import (
     NotFoundError,
     StorageError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import (
@@ -434,12 +434,12 @@ class CatalogWriter:
                 path=self.state.damage[0].path,
                 remedy=REBUILD,
             )
-        reach("compact.before_base")
+        failpoint("compact.before_base")
         self.append_base(self.state.live)
-        reach("compact.after_base")
+        failpoint("compact.after_base")
         old = [number for number in self._seen if number < self.state.base]
         for batch in (old[:1], old[1:]):
             self._storage.delete_many([self._home.at(paths.record(number)) for number in batch])
             if batch == old[:1]:
-                reach("compact.after_first_delete")
+                failpoint("compact.after_first_delete")
         return len(old)

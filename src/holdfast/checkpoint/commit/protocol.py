@@ -32,7 +32,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidInputError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.documents import CommitBody, Summary
 from holdfast.format.findings import errors_of
@@ -76,7 +76,7 @@ def commit_draft(
 ) -> Committed:
     """Take a draft through the protocol."""
     catalog.check_alive()
-    reach("commit.before_manifest")
+    failpoint("commit.before_manifest")
     manifest = draft.seal(
         sequence=Sequence(catalog.state.head + 1),
         writer=catalog.writer,
@@ -95,7 +95,7 @@ def commit_draft(
         raise
     try:
         storage.put(home.at(path), data, durable=False)
-        reach("commit.after_manifest")
+        failpoint("commit.after_manifest")
     except HoldfastError:
         _forget(home, storage, path)
         catalog.confirm_alive()
@@ -108,7 +108,7 @@ def commit_draft(
         draft.abort()
         catalog.confirm_alive()
         raise
-    reach("commit.after_barrier")
+    failpoint("commit.after_barrier")
     summary = summarise(manifest, data)
     draft.finished = True  # from here on, only the catalog says whether its files may go
     try:
@@ -122,7 +122,7 @@ def commit_draft(
         draft.finished = False
         _forget(home, storage, path)
         raise
-    reach("commit.after_record")
+    failpoint("commit.after_record")
     return Committed(summary, manifest)
 
 

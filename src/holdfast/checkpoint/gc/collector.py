@@ -34,7 +34,7 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.documents import DropBody, Summary
 from holdfast.format.manifest import Manifest
@@ -138,7 +138,7 @@ class Collector:
         sweep = self._plan_sweep(self._everything(), self._state, busy)
         report = run_sweep(self._reader.home, self._around.storage, sweep, "gc")
         report.dropped = dropped
-        reach("gc.after_sweep")
+        failpoint("gc.after_sweep")
         report.released = self._release_fork_pins()
         self.compact_if_due()
         fill_reserve(self._around.storage)
@@ -165,16 +165,16 @@ class Collector:
         self._catalog.check_alive()
         self._check_undamaged()
         self._check_deletable(summary, outcomes, current)
-        reach("delete.before_record")
+        failpoint("delete.before_record")
         files = self._files_of([summary])
         live = self._state.live
         self._catalog.append(DropBody(checkpoints=[summary.checkpoint], reason="delete"))
-        reach("delete.after_record")
+        failpoint("delete.after_record")
         dropped = self._put_back_pinned(live, [summary.checkpoint])
         if not dropped:
             raise _not_deletable(summary, "it was pinned meanwhile", "unpin it first")
         report = self._sweep(files, dropped)
-        reach("delete.after_sweep")
+        failpoint("delete.after_sweep")
         self.compact_if_due()
         fill_reserve(self._around.storage)
         return report
@@ -260,16 +260,16 @@ class Collector:
         files = self._files_of(plan.drop)
         dropped = self._drop(plan.drop, reason)
         report = self._sweep(files, dropped)
-        reach("gc.after_sweep")
+        failpoint("gc.after_sweep")
         return report
 
     def _drop(self, drop: Sequence[Summary], reason: str) -> tuple[CheckpointId, ...]:
         """Take checkpoints out of the catalog; whatever was pinned meanwhile comes back."""
-        reach("gc.before_record")
+        failpoint("gc.before_record")
         live = self._state.live
         dropped = [entry.checkpoint for entry in drop]
         self._catalog.append(DropBody(checkpoints=dropped, reason=reason))
-        reach("gc.after_record")
+        failpoint("gc.after_record")
         return self._put_back_pinned(live, dropped)
 
     def _put_back_pinned(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from holdfast.checkpoint.commit.catalog import CatalogState
 from holdfast.checkpoint.directory import Home
 from holdfast.errors import HoldfastError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId
@@ -117,12 +117,12 @@ def run_sweep(home: Home, storage: Storage, plan: SweepPlan, prefix: str) -> Swe
     report = SweepReport(plan)
     points = _POINTS[prefix]
     if plan.delete:
-        reach(points[0]) if points[0] else None
+        failpoint(points[0]) if points[0] else None
     try:
         for batch in _batches(plan.delete):
             storage.delete_many([home.at(entry.path) for entry in batch])
             if report.deleted == 0:
-                reach(points[1])
+                failpoint(points[1])
             report.deleted += len(batch)
             report.bytes += sum(entry.size for entry in batch)
     except HoldfastError as error:

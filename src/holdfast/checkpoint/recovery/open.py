@@ -24,7 +24,7 @@ from holdfast.checkpoint.recovery.plan import RecoveryPlan, Wishes, plan_recover
 from holdfast.checkpoint.recovery.witness import SHRANK
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import OpenBody, StoreHeader, header_bytes
@@ -141,7 +141,7 @@ def take_over(around: Surroundings, pipeline: str, wishes: Wishes, *, takeover: 
 
 
 def _append_open(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
-    reach("open.before_record")
+    failpoint("open.before_record")
     catalog.append(
         OpenBody(
             resume=plan.chosen.checkpoint if plan.chosen else None,
@@ -150,7 +150,7 @@ def _append_open(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
             host=platform.node()[:128],
         )
     )
-    reach("open.after_record")
+    failpoint("open.after_record")
 
 
 def _keep_lost(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
@@ -174,10 +174,10 @@ def _write_header(around: Surroundings, reader: StoreReader, wishes: Wishes) -> 
         vnodes=wishes.topology.vnodes if wishes.topology else VNODE_COUNT,
         holdfast=__version__,
     )
-    reach("open.before_header")
+    failpoint("open.before_header")
     try:
         publish(around.storage, reader.home.at(paths.HEADER), header_bytes(header), around.clock)
     except AlreadyExistsError:
         return reader.header()
-    reach("open.after_header")
+    failpoint("open.after_header")
     return reader.header()

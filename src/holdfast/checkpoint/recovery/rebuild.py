@@ -45,7 +45,7 @@ from holdfast.errors import (
     NotFoundError,
     RefusedError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
 from holdfast.format.documents import (
@@ -364,7 +364,7 @@ def rebuild_catalog(
         if not force:
             _check_lost(reader)
         plan = _decided(reader, choose)
-        reach("rebuild.before_record")
+        failpoint("rebuild.before_record")
         try:
             if _write(reader, storage, plan, clock, ids):
                 return plan
@@ -416,7 +416,7 @@ def _write(
     )
     writer = CatalogWriter(reader.home, storage, state, ids.writer_id(), clock)
     complete = writer.replace_all(state.live, planned_from=plan.newest)
-    reach("rebuild.after_record")
+    failpoint("rebuild.after_record")
     # Should this catalog be lost too, the next rebuild must begin above its numbers.
     known, newest = read_hint(reader.home), plan.take[-1].summary
     keep = known is not None and known.epoch >= newest.epoch

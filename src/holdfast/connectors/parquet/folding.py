@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import RefusedError, StorageError
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.owner import OWNER, Owner, owner_bytes
 from holdfast.runtime.locations import versions_of
 
@@ -135,14 +135,14 @@ class Folder:
                 files = [file for entry in group for file in self._files(entry)]
                 _rewrite(files, target, target_bytes)
                 _sync(target)
-                reach("fold.after_directory")
+                failpoint("fold.after_directory")
             with (tree / OWNER).open("wb") as file:
                 file.write(owner_bytes(owner))
                 file.flush()
                 os.fsync(file.fileno())
             _sync(tree)
             _sync(self._versions)
-            reach("fold.after_tree")
+            failpoint("fold.after_tree")
             self._swap(tree)
         except OSError as error:
             raise StorageError(
@@ -153,7 +153,7 @@ class Folder:
                 retryable=True,
                 remedy="the output is as it was; free space or repair the disk, and fold again",
             ) from error
-        reach("fold.after_swap")
+        failpoint("fold.after_swap")
 
     def _files(self, entry: Directory) -> list[Path]:
         directory = self._path / f"hf_epoch={entry.last}"
@@ -182,7 +182,7 @@ class Folder:
         else:
             _exchange(self._fresh, self._path)
             _sync(self._path.parent)
-            reach("fold.after_exchange")
+            failpoint("fold.after_exchange")
             self._settle_link()
         _sync(self._path.parent)
 

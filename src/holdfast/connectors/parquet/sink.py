@@ -33,7 +33,7 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
-from holdfast.failpoints import reach
+from holdfast.failpoints import failpoint
 from holdfast.format.canonical import seal
 from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
@@ -292,7 +292,7 @@ class ParquetWriter:
             if local is not None and local.is_dir():
                 local.rmdir()
             self._published().discard(epoch)
-            reach("output.after_first_delete")
+            failpoint("output.after_first_delete")
         if self._owner is not None:
             folds = [fold for fold in self._owner.folds if fold[1] in self._published()]
             self._owner = msgspec.structs.replace(self._owner, folds=folds)
