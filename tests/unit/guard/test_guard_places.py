@@ -209,8 +209,7 @@ def test_a_failure_removes_what_was_built(world, monkeypatch, failure, when, in_
 
 _KILLED = """
 import os, signal, sys
-from holdfast.guard import restoring, restore
-from holdfast.storage import local
+from holdfast.guard import restore
 count = 0
 real = {place}.{name}
 def dying(*args, **more):
