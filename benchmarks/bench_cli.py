@@ -1,6 +1,6 @@
 """What does the command line cost beside the bare work: verify, state --sql, ls?
 
-Run: python benchmarks/bench_cli.py [--quick] [--write docs/benchmarks-cli.md]
+Run: python benchmarks/bench_cli.py [--quick] [--write docs/benchmarks/cli.md]
 
 Commands run as processes of their own, start-up included; the bare side does the same work in a
 process of its own too. Both sides alternate inside one run; medians and ratios are reported, since
@@ -296,7 +296,7 @@ def main() -> None:
     if options.write is not None:
         head = (
             "# The command line, measured\n\n`python benchmarks/bench_cli.py --write "
-            "docs/benchmarks-cli.md`, medians of "
+            "docs/benchmarks/cli.md`, medians of "
             f"{options.rounds} rounds in turns, {os.cpu_count()} cores, Python "
             f"{platform.python_version()}. Commands are timed as processes, start-up included, "
             "unless it says otherwise.\n\n"

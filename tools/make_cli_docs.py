@@ -70,7 +70,7 @@ rounded. Values that JSON has no form for (decimals, times and bytes of a row) a
 token and no secret is ever part of a document.
 
 A verb that cannot do its work prints `holdfast.error/1` and exits with 1 or 2; `kind` is stable:
-[errors](../errors.md).
+[errors](errors.md).
 """
 
 _TOP: dict[type[msgspec.Struct], str] = {

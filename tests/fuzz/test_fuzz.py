@@ -3,7 +3,7 @@
 A seed replays everything: `HOLDFAST_FUZZ_SEED=123 pytest tests/fuzz` plays one seed (a range with `100-120`),
 `HOLDFAST_FUZZ_LARGE=1` with 100,000 rows, `HOLDFAST_FUZZ_TIMED=1` of the pipelines that go by event time.
 `HOLDFAST_FUZZ_SHRINK=300` looks for a smaller program for so many seconds. `make soak` plays 300 seeds.
-docs/fuzzer.md says what is in a program.
+docs/internals/fuzzer.md says what is in a program.
 """
 
 from __future__ import annotations

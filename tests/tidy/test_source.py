@@ -234,8 +234,8 @@ def test_no_large_or_lock_file_is_committed():
 
 
 def test_every_defect_in_range_has_a_test_and_a_mutation():
-    """The table in docs/defects.md names existing tests; each of them has a mutation."""
-    table = (ROOT / "docs" / "defects.md").read_text(encoding="utf-8")
+    """The table in docs/internals/defects.md names existing tests; each of them has a mutation."""
+    table = (ROOT / "docs" / "internals" / "defects.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\d+) \|.*?\|(.*)\|$", table, re.MULTILINE)
     wanted = {*range(1, 36), *range(43, 47)}
     assert {int(number) for number, _ in rows} == wanted

@@ -1,4 +1,4 @@
-"""What other systems got wrong, each failure by name. The table is in docs/defects.md.
+"""What other systems got wrong, each failure by name. The table is in docs/internals/defects.md.
 
 `make mutants` breaks the code on purpose, once for every test here, and expects it to go red.
 """

@@ -1,7 +1,7 @@
 """What must exist, row by row, through the public API and on real files.
 
 Rows that the conformance suite (F1, O1), the format's tests (F10, M1, M2, M7, O2, O4), the defects
-(L4, N5) and the golden store (F13) show are not repeated here; docs/defects.md has the map.
+(L4, N5) and the golden store (F13) show are not repeated here; docs/internals/defects.md has the map.
 """
 
 from __future__ import annotations
