@@ -115,7 +115,9 @@ def test_the_listing_of_files_on_disk_is_a_real_one(tmp_path):
     """docs/internals/files-on-disk.md lists exactly the files of the specification's store."""
     store = write_spec_store(tmp_path)
     real = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
-    shown = _blocks((ROOT / "docs" / "internals" / "files-on-disk.md").read_text(), "text")[0].split()
+    shown = _blocks((ROOT / "docs" / "internals" / "files-on-disk.md").read_text(), "text")[
+        0
+    ].split()
     assert shown == ["tiny/", *real]
 
 
