@@ -217,7 +217,7 @@ def bench_scale(work: Path, counts: tuple[int, ...]) -> None:
             clocked(commit, lambda: store.commit(draft))
             store.close()
         assert len(found) >= count
-        state = load_catalog(reader.home)
+        state = load_catalog(reader.directory)
         print(
             f"| {count} | {state.head - state.base + 1} | {median_ms(listing):.1f} | {median_ms(show):.2f} "
             f"| {median_ms(opening):.1f} | {median_ms(commit):.2f} |"

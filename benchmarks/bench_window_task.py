@@ -108,7 +108,7 @@ class Task:
         self.source = RunSource(self.storage)
         self.runs: list = []
         self.epoch = 0
-        self.settled_us: int | None = None
+        self.previous_watermark_us: int | None = None
 
     def _target(self, partition: int, epoch: int) -> RunTarget:
         return RunTarget(
@@ -118,21 +118,27 @@ class Task:
 
     def step(self, parts: list[pa.RecordBatch], watermark_us: int | None) -> int:
         """One epoch: what the tasks of all partitions do, one after the other."""
-        bounds = {} if self.settled_us is None else self.work.bounds_us(self.settled_us)
+        bounds = (
+            {}
+            if self.previous_watermark_us is None
+            else self.work.bounds_us(self.previous_watermark_us)
+        )
         new, changes = [], 0
         for partition, rows in enumerate(parts):
             trace = LatestPartition.open(
                 self.runs, self.source, self.work.traces["slides"], partition=partition,
                 partitions=PARTITIONS, time_bound_us=bounds.get("slides"),
             )  # fmt: skip
-            context = EpochContext(self.epoch, watermark_us, self.settled_us, self.wanted)
+            context = EpochContext(
+                self.epoch, watermark_us, self.previous_watermark_us, self.wanted
+            )
             result = self.work.process(rows, {"slides": trace}, context)
             changes += result.counters["changes"]
             update = result.updates["slides"]
             new.append(trace.apply(update, self.storage, self._target(partition, self.epoch)))
         self.runs += [run for run in new if run is not None]
         self.epoch += 1
-        self.settled_us = watermark_us
+        self.previous_watermark_us = watermark_us
         return changes
 
     def merge(self) -> None:
@@ -141,7 +147,11 @@ class Task:
             plan = plan_merge(self.runs, partition, PARTITIONS, MergePolicy())
             if plan is None:
                 continue
-            bound = self.work.bounds_us(self.settled_us)["slides"] if self.settled_us else None
+            bound = (
+                self.work.bounds_us(self.previous_watermark_us)["slides"]
+                if self.previous_watermark_us
+                else None
+            )
             merged = run_merge(
                 plan, self.storage, self.source, self.work.traces["slides"],
                 self._target(partition, plan.epoch_high), time_bound_us=bound,

@@ -74,12 +74,12 @@ def fill(draft, value, lineage, *, sink=True, replay="deduplicates"):
 def told(reader, summary):
     """The lineage that a checkpoint holds, after comparing every part of it."""
     manifest = reader.manifest(summary)
-    storage = reader.home.storage
+    storage = reader.directory.storage
     log = manifest.source("files").position.log
-    whole = json.loads(storage.get(reader.home.at(log)))
+    whole = json.loads(storage.get(reader.directory.at(log)))
     assert manifest.source("orders").position.partitions == {"0": len(whole)}
     assert manifest.source("files").position.files == len(whole)
-    runs = [storage.get(reader.home.file(file)) for file in manifest.files_of("totals")]
+    runs = [storage.get(reader.directory.file(file)) for file in manifest.files_of("totals")]
     assert runs == [run_bytes(value) for value in whole]
     assert reader.small_state(manifest, "note") == str(whole[-1]).encode()
     assert reader.small_state(manifest, "wide") == wide_bytes(whole)

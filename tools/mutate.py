@@ -61,14 +61,14 @@ def mutations() -> list[Mutation]:
 
 STRAYS = """
 
-def _with_strays(home: Home, state: CatalogState) -> CatalogState:
+def _with_strays(directory: PipelineDirectory, state: CatalogState) -> CatalogState:
     from holdfast.checkpoint.recovery.rebuild import summarise
     from holdfast.format.manifest import parse_manifest
 
-    for entry in home.list(paths.CHECKPOINTS):
+    for entry in directory.list(paths.CHECKPOINTS):
         meaning = paths.classify(entry.path)
         if meaning and meaning.kind == "manifest" and meaning.checkpoint:
-            data = home.get(entry.path, bytes_max=1 << 26)
+            data = directory.get(entry.path, bytes_max=1 << 26)
             manifest = parse_manifest(data, entry.path, meaning.checkpoint)
             if state.find(meaning.checkpoint) is None:
                 state = replace(state, live=(*state.live, summarise(manifest, data)))

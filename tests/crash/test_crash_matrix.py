@@ -189,4 +189,4 @@ def test_a_commit_that_returned_survives_a_crash_at_the_next_point():
     world = World(world.storage)
     world.recover()
     assert world.lineage() == [0]
-    assert PIPELINE in world.store.reader.home.pipeline
+    assert PIPELINE in world.store.reader.directory.pipeline

@@ -47,7 +47,7 @@ def assert_readable(storage, name=PIPELINE):
     for summary in reader.list():
         manifest = reader.manifest(summary)
         for entry in manifest.files:
-            storage.get(reader.home.file(entry))
+            storage.get(reader.directory.file(entry))
 
 
 # Sync
@@ -123,7 +123,9 @@ def test_a_savepoint_at_the_destination_holds_although_a_sync_is_under_way():
         reader = read_store(scene.target, PIPELINE)
         live = {summary.checkpoint: summary.epoch for summary in reader.list()}
         assert live.keys() >= {*scene.confirmed}
-        told_of = {paths.classify(entry.path).epoch for entry in reader.home.list(paths.OUTCOMES)}
+        told_of = {
+            paths.classify(entry.path).epoch for entry in reader.directory.list(paths.OUTCOMES)
+        }
         assert told_of >= {live[checkpoint] for checkpoint in scene.confirmed}
 
     at_every_moment(lambda: replicated(more=1), sync, pinned, held)

@@ -101,16 +101,16 @@ def clone(store, storage):
     import copy
 
     from holdfast.checkpoint.commit.catalog import CatalogWriter
-    from holdfast.checkpoint.directory import Home
+    from holdfast.checkpoint.directory import PipelineDirectory
     from holdfast.ids import RandomIds
 
     twin = copy.copy(store)
     twin._drafts = {}
     twin._around = msgspec_replace(store._around, storage)
-    home = Home(storage, PIPELINE)
-    twin.reader = type(store.reader)(home)
+    directory = PipelineDirectory(storage, PIPELINE)
+    twin.reader = type(store.reader)(directory)
     twin._catalog = CatalogWriter(
-        home, storage, store._catalog.state, RandomIds().writer_id(), SystemClock()
+        directory, storage, store._catalog.state, RandomIds().writer_id(), SystemClock()
     )
     return twin
 
@@ -405,7 +405,7 @@ def test_what_is_damaged_stays_damaged_while_the_pipeline_runs():
     world.outcome()
     world.commit()
     kept = world.store.reader.manifest("latest")
-    damaged = world.store.reader.home.file(kept.files[0])
+    damaged = world.store.reader.directory.file(kept.files[0])
     storage.delete(damaged)
 
     def hook(moment, operation, path):

@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from holdfast.checkpoint import verify_store
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.storage import MemoryStorage
 from scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified
@@ -61,7 +61,7 @@ def _store():
 
 def found(path, content):
     """Whether deep verification notices that one object has these bytes."""
-    reader = StoreReader(Home(Overlay(store(), path, content), PIPELINE))
+    reader = StoreReader(PipelineDirectory(Overlay(store(), path, content), PIPELINE))
     return not verify_store(reader, deep=True).ok
 
 
@@ -112,7 +112,7 @@ def test_every_lost_file_is_found_unless_it_only_hints():
     for path in paths():
         storage = Overlay(store(), path, b"")
         del storage._objects[path]
-        report = verify_store(StoreReader(Home(storage, PIPELINE)), deep=True)
+        report = verify_store(StoreReader(PipelineDirectory(storage, PIPELINE)), deep=True)
         may_be_gone = path.endswith("/_latest") or "/outcomes/" in path or "/pins/" in path
         assert report.ok == may_be_gone, path
 

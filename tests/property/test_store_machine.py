@@ -217,7 +217,7 @@ class StoreMachine(RuleBasedStateMachine):
         reader = self.world.store.reader
         found = set()
         for entry in self.world.store.list():
-            files = {reader.home.file(file) for file in reader.manifest(entry).files}
+            files = {reader.directory.file(file) for file in reader.manifest(entry).files}
             if path in files or path.endswith(f"/{entry.checkpoint}/manifest.json"):
                 found.add(entry.epoch)
         return found

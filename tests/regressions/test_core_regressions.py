@@ -52,7 +52,7 @@ def step(store, who: str, sink: Told | None):
         draft.stage_sink("k", f"{who}: {done + 1}", replay="none")
     summary = store.commit(draft)
     if sink is not None:
-        store.settle({"k": sink})
+        store.publish_pending({"k": sink})
     return summary
 
 

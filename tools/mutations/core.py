@@ -85,14 +85,14 @@ MUTATIONS = [
     _d(
         "test_metadata_is_written_without_fsync",
         "checkpoint/commit/protocol.py",
-        "        storage.barrier([*(home.at(name) for name in own), home.at(path)])",
-        "        storage.barrier([home.at(path)])",
+        "        storage.barrier([*(directory.at(name) for name in own), directory.at(path)])",
+        "        storage.barrier([directory.at(path)])",
     ),
     _d(
         "test_the_mere_existence_of_metadata_counts_as_complete",
         "checkpoint/commit/catalog.py",
-        "            return _read_chain(home, sequences)",
-        "            return _with_strays(home, _read_chain(home, sequences))",
+        "            return _read_chain(directory, sequences)",
+        "            return _with_strays(directory, _read_chain(directory, sequences))",
     ),
     _d(
         "test_a_rename_is_not_followed_by_a_directory_fsync",
@@ -111,14 +111,14 @@ MUTATIONS = [
         "checkpoint/recovery/evidence.py",
         "        wanted = reader.resolve(resume, catalog=state) if resume is not None else None",
         "        import json\n"
-        '        hint = json.loads(reader.home.get("_latest", bytes_max=9999))["checkpoint"]\n'
+        '        hint = json.loads(reader.directory.get("_latest", bytes_max=9999))["checkpoint"]\n'
         "        wanted = reader.resolve(resume or hint, catalog=state)",
     ),
     _d(
         "test_the_manifest_is_rewritten_after_the_sink_commit",
         "checkpoint/outcomes.py",
         '    failpoint("outcome.before_record")\n',
-        "    rewritten = home.at(paths.manifest(summary.checkpoint))\n"
+        "    rewritten = directory.at(paths.manifest(summary.checkpoint))\n"
         "    storage.put(rewritten, storage.get(rewritten))\n",
     ),
     _d(
@@ -131,7 +131,7 @@ MUTATIONS = [
     _d(
         "test_a_failed_catalog_write_leaves_a_phantom_in_memory",
         "checkpoint/commit/protocol.py",
-        "        _forget(home, storage, path)\n",
+        "        _forget(directory, storage, path)\n",
         "        pass\n",
         times=2,
     ),
@@ -176,12 +176,12 @@ MUTATIONS = [
         "test_a_lost_catalog_means_a_fresh_start",
         "checkpoint/reader.py",
         "        if self.has_artifacts():",
-        "        if not self.home.pipeline:",
+        "        if not self.directory.pipeline:",
     ),
     _d(
         "test_every_candidate_bad_gives_the_same_answer_as_an_empty_store",
         "checkpoint/recovery/plan.py",
-        "        return _refuse(plan, _nothing_intact(evidence, wishes))",
+        "        return _refuse(plan, _nothing_intact(evidence, options))",
         "        return plan",
     ),
     _d(
@@ -230,8 +230,8 @@ MUTATIONS = [
     _d(
         "test_a_changed_pipeline_is_only_a_log_line",
         "checkpoint/recovery/plan.py",
-        "    if changes and not wishes.allow_changes:",
-        "    if not changes and not wishes.allow_changes and not plan.pipeline:",
+        "    if changes and not options.allow_changes:",
+        "    if not changes and not options.allow_changes and not plan.pipeline:",
     ),
     _d(
         "test_a_directory_name_that_does_not_match_the_id_inside",
@@ -311,7 +311,7 @@ MUTATIONS = [
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
         "checkpoint/reader.py",
-        "            state = load_catalog(self.home)\n            if state is not None:",
+        "            state = load_catalog(self.directory)\n            if state is not None:",
         "            if state is not None:",
     ),
     Mutation(
@@ -360,7 +360,7 @@ MUTATIONS = [
     Mutation(
         MOMENTS + "test_a_rebuild_beside_a_live_writer_loses_no_commit",
         "checkpoint/recovery/rebuild.py",
-        "        if (plan.take and not plan.leap) or record_numbers(reader.home) == there:",
+        "        if (plan.take and not plan.leap) or record_numbers(reader.directory) == there:",
         "        if True:",
     ),
     Mutation(
@@ -378,7 +378,7 @@ MUTATIONS = [
     Mutation(
         MOMENTS + "test_a_fork_has_all_of_its_files_or_is_no_fork",
         "checkpoint/replication/fork.py",
-        "        try:\n            _pin(reader, around, new, source)\n",
+        "        try:\n            _pin(reader, environment, new, source)\n",
         "        try:\n            pass\n",
     ),
     Mutation(

@@ -14,7 +14,7 @@ MUTATIONS = [
     Mutation(
         LEFT_BEHIND,
         "operators/window/session.py",
-        "closes = None if context.watermark_us == context.settled_us else closed",
+        "closes = None if context.watermark_us == context.previous_watermark_us else closed",
         "closes = closed",
     ),
     Mutation(
@@ -32,7 +32,7 @@ MUTATIONS = [
     Mutation(
         APPLY + "test_keys_are_forgotten_a_while_after_they_were_touched",
         "operators/apply/execute.py",
-        " and mark != context.settled_us:",
+        " and mark != context.previous_watermark_us:",
         ":",
     ),
 ]

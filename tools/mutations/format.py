@@ -116,7 +116,7 @@ MUTATIONS = [
     _s(
         "test_sync_fork_and_rebuild_understand_segments",
         "checkpoint/recovery/rebuild.py",
-        "            manifest = load_segments(reader.home, manifest)\n",
+        "            manifest = load_segments(reader.directory, manifest)\n",
         "",
     ),
     # Upgrading

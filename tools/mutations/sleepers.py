@@ -27,7 +27,7 @@ MUTATIONS = [
     Mutation(
         "tests/unit/checkpoint/test_segments.py::test_a_lost_record_of_a_checkpoint_with_segments",
         "checkpoint/recovery/rebuild.py",
-        "            whole = load_segments(reader.home, manifest)\n        except",
+        "            whole = load_segments(reader.directory, manifest)\n        except",
         "            whole = manifest\n        except",
     ),
     Mutation(
@@ -51,7 +51,7 @@ MUTATIONS = [
     _m(
         "test_a_sleeper_that_was_built_upon_deletes_nothing",
         "checkpoint/commit/protocol.py",
-        "draft.finished = catalog.put_done or _may_be_needed(home, manifest)",
+        "draft.finished = catalog.put_done or _may_be_needed(directory, manifest)",
         "draft.finished = False",
     ),
     _m(
@@ -63,7 +63,7 @@ MUTATIONS = [
     _m(
         "test_a_refused_put_leaves_nothing_that_a_rebuild_could_take",
         "checkpoint/commit/protocol.py",
-        "catalog.put_done or _may_be_needed(home, manifest)",
+        "catalog.put_done or _may_be_needed(directory, manifest)",
         "True",
     ),
     _m(

@@ -39,7 +39,7 @@ class View:
         name = resolved.node.name
         self.epoch = int(manifest.epoch)
         self.checkpoint = manifest.checkpoint
-        self._pipeline = reader.home.pipeline
+        self._pipeline = reader.directory.pipeline
         self._place, self._partitions = place, partitions
         if name not in resolved.work.traces:
             raise NotFoundError(

@@ -12,7 +12,7 @@ from holdfast.storage.base import Entry, StorageReader
 
 
 @dataclass(frozen=True)
-class Home:
+class PipelineDirectory:
     """A pipeline's directory below a root, for reading."""
 
     storage: StorageReader

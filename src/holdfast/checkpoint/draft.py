@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from holdfast.checkpoint.artifact import ArtifactWriter
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.segments import Kept, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
@@ -57,7 +57,7 @@ class Draft:
     def __init__(
         self,
         *,
-        home: Home,
+        directory: PipelineDirectory,
         storage: Storage,
         ids: IdSource,
         settings: Settings,
@@ -71,7 +71,7 @@ class Draft:
         self.checkpoint = checkpoint
         self.epoch = epoch
         self.label = check_name(label, "label") if label is not None else None
-        self._home = home
+        self._directory = directory
         self._storage = storage
         self._ids = ids
         self._settings = settings
@@ -231,7 +231,7 @@ class Draft:
         """Write positions of a source that are too large for the manifest; returns their path."""
         self._check_part(source, "source")
         path = paths.offsets(self.checkpoint, source)
-        with ArtifactWriter(self._storage, self._home.at(path)) as writer:
+        with ArtifactWriter(self._storage, self._directory.at(path)) as writer:
             writer.write(data)
         self._offsets[source] = FileEntry(
             path=path, size=writer.size, sha256=writer.sha256, kind="offsets", operator=source
@@ -291,7 +291,7 @@ class Draft:
                 "path belongs to another checkpoint or is none that a manifest may name",
                 kind="invalid_path", path=repr(path)[:200], remedy="take it from run_path",
             )  # fmt: skip
-        return ArtifactWriter(self._storage, self._home.at(path))
+        return ArtifactWriter(self._storage, self._directory.at(path))
 
     def write_run(
         self, operator: str, partition: int, data: bytes, *, snapshot: bool, rows: int = 0
@@ -351,7 +351,7 @@ class Draft:
             format=FORMAT_VERSION,
             sha256=NO_DIGEST,
             checkpoint=self.checkpoint,
-            pipeline=self._home.pipeline,
+            pipeline=self._directory.pipeline,
             lineage=lineage,
             epoch=self.epoch,
             sequence=sequence,
@@ -386,7 +386,7 @@ class Draft:
         path = paths.segment(self.checkpoint, self._ids.token())
         segment = Segment(format=FORMAT_VERSION, sha256=NO_DIGEST, files=entries)
         data = segment_bytes(segment)
-        with ArtifactWriter(self._storage, self._home.at(path)) as writer:
+        with ArtifactWriter(self._storage, self._directory.at(path)) as writer:
             writer.write(data)
         entry = SegmentEntry(
             path=path, size=writer.size, sha256=writer.sha256, files=len(entries),
@@ -399,7 +399,7 @@ class Draft:
         if self._large:
             path = paths.pack(self.checkpoint)
             placed: dict[str, PackedState] = {}
-            with ArtifactWriter(self._storage, self._home.at(path)) as writer:
+            with ArtifactWriter(self._storage, self._directory.at(path)) as writer:
                 for name in sorted(self._large):
                     data = self._large[name]
                     placed[name] = PackedState(
@@ -427,8 +427,8 @@ class Draft:
         """Delete what this draft has written; a failure leaves it to the next clean-up."""
         self.finished = True
         try:
-            listing = self._home.list(paths.checkpoint_dir(self.checkpoint))
-            self._storage.delete_many([self._home.at(entry.path) for entry in listing])
+            listing = self._directory.list(paths.checkpoint_dir(self.checkpoint))
+            self._storage.delete_many([self._directory.at(entry.path) for entry in listing])
         except HoldfastError:
             return
 

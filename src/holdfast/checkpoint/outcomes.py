@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint.commit.conditional_put import publish
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import Outcomes
 from holdfast.clock import Clock
 from holdfast.errors import AlreadyExistsError, HoldfastError, InvalidInputError
@@ -35,7 +35,7 @@ _TRIES = 1_000
 
 
 def record_outcome(
-    home: Home,
+    directory: PipelineDirectory,
     storage: Storage,
     clock: Clock,
     known: Outcomes,
@@ -79,7 +79,7 @@ def record_outcome(
             writer=writer,
             reason=reason.encode("utf-8", "backslashreplace").decode()[:_REASON_MAX],
         )
-        path = home.at(paths.outcome(summary.epoch, sink, number))
+        path = directory.at(paths.outcome(summary.epoch, sink, number))
         try:
             publish(storage, path, outcome_bytes(outcome), clock)
         except AlreadyExistsError:

@@ -57,7 +57,7 @@ def pin(
         manifest_sha256=summary.manifest_sha256,
         note=note,
     )
-    path = reader.home.at(paths.pin(label))
+    path = reader.directory.at(paths.pin(label))
     data = pin_bytes(wanted)
     failpoint("pin.before_record")
     try:
@@ -128,7 +128,7 @@ def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = Fa
 
     A fork's pin is refused while the fork still needs the files, unless forced.
     """
-    path = reader.home.at(paths.pin(check_name(label, "label")))
+    path = reader.directory.at(paths.pin(check_name(label, "label")))
     try:
         data = storage.get(path, bytes_max=SMALL_BYTES_MAX)
     except NotFoundError:
@@ -158,14 +158,14 @@ def _check_fork_is_done(
     """The fork that a pin was made for, if it is one and needs the pin no more."""
     from holdfast.checkpoint.replication.origin import fork_of, uses_files_of_others
 
-    name = fork_of(parse_pin(data, reader.home.at(paths.pin(label)), label))
+    name = fork_of(parse_pin(data, reader.directory.at(paths.pin(label)), label))
     if name is None or not uses_files_of_others(storage, name):
         return name
     raise RefusedError(
         "a fork still needs the files that this savepoint holds",
         kind="fork_in_use",
         label=label,
-        pipeline=reader.home.pipeline,
+        pipeline=reader.directory.pipeline,
         fork=name,
         remedy="the fork's own gc lets it go when it is done; force it to break the fork",
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.commit.catalog import REBUILD, CatalogState, load_catalog
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.segments import load_segments
 from holdfast.errors import (
     CorruptionError,
@@ -77,29 +77,29 @@ class Outcomes:
 class StoreReader:
     """One pipeline's checkpoints, for reading."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, directory: PipelineDirectory) -> None:
         """Use `read_store`."""
-        self.home = home
+        self.directory = directory
 
     # Parts
 
     def header(self) -> StoreHeader:
         """What this directory is."""
-        path = self.home.at(paths.HEADER)
+        path = self.directory.at(paths.HEADER)
         try:
-            data = self.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
+            data = self.directory.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
         except NotFoundError:
             why = self._no_header()
             if why is not None:
                 raise why from None
-            data = self.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
+            data = self.directory.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
         header = parse_header(data, path)
-        if header.pipeline != self.home.pipeline:
+        if header.pipeline != self.directory.pipeline:
             raise CorruptionError(
                 "the directory was renamed or copied from another pipeline",
                 kind="misplaced",
                 path=path,
-                expected=self.home.pipeline,
+                expected=self.directory.pipeline,
                 actual=header.pipeline,
                 remedy="give it its old name back",
             )
@@ -108,7 +108,7 @@ class StoreReader:
     def _no_header(self) -> HoldfastError | None:
         """Say what is here instead of a store; None if the header has come just now."""
         kinds = set()
-        for entry in self.home.list():
+        for entry in self.directory.list():
             meaning = paths.classify(entry.path)
             kinds.add(meaning.kind if meaning else "foreign")
         if "header" in kinds:
@@ -117,57 +117,57 @@ class StoreReader:
             return NotFoundError(
                 "no pipeline of that name in this store",
                 kind="no_pipeline",
-                root=self.home.storage.url,
-                pipeline=self.home.pipeline,
+                root=self.directory.storage.url,
+                pipeline=self.directory.pipeline,
                 remedy="check the root and the name",
             )
         if kinds <= {"foreign", "lock", "temporary"}:
             return InvalidInputError(
                 "the directory holds other things, but no Holdfast pipeline",
                 kind="not_a_store",
-                path=f"{self.home.storage.url}/{self.home.pipeline}",
+                path=f"{self.directory.storage.url}/{self.directory.pipeline}",
                 remedy="choose another name or root; nothing was changed",
             )
         return CorruptionError(
             "the store header is missing",
             kind="header_lost",
-            path=self.home.at(paths.HEADER),
+            path=self.directory.at(paths.HEADER),
             remedy=REBUILD,
         )
 
     def catalog(self) -> CatalogState:
         """What the records add up to; a lost catalog is an error, never an empty store."""
-        state = load_catalog(self.home)
+        state = load_catalog(self.directory)
         if state is not None:
             return state
         if self.has_artifacts():
             # The first record is older than the first file. A writer may have brought both since
             # the catalog was read: only a second look can tell that from a loss.
-            state = load_catalog(self.home)
+            state = load_catalog(self.directory)
             if state is not None:
                 return state
             raise CorruptionError(
                 "the catalog is lost, but checkpoints are here",
                 kind="catalog_lost",
-                path=self.home.at(paths.CATALOG),
+                path=self.directory.at(paths.CATALOG),
                 remedy=REBUILD,
             )
         return CatalogState()
 
     def has_artifacts(self) -> bool:
         """Whether anything of a checkpoint was ever stored here."""
-        return any(True for _ in self.home.list(paths.CHECKPOINTS)) or any(
-            True for _ in self.home.list(paths.OUTCOMES)
+        return any(True for _ in self.directory.list(paths.CHECKPOINTS)) or any(
+            True for _ in self.directory.list(paths.OUTCOMES)
         )
 
     def head(self) -> int | None:
         """The newest record of the catalog, if it can be read; moves with every commit."""
-        state = load_catalog(self.home)
+        state = load_catalog(self.directory)
         return state.head if state else None
 
     def retired(self, checkpoints: Collection[CheckpointId]) -> set[CheckpointId]:
         """Which of these are live no more: their files may go at any moment, and are not lost."""
-        state = load_catalog(self.home)
+        state = load_catalog(self.directory)
         live = {entry.checkpoint for entry in state.live} if state else set(checkpoints)
         return set(checkpoints) - live
 
@@ -211,12 +211,12 @@ class StoreReader:
         summary = ref if isinstance(ref, Summary) else self.resolve(ref)
         path = paths.manifest(summary.checkpoint)
         try:
-            data = self.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+            data = self.directory.get(path, bytes_max=MANIFEST_BYTES_MAX)
         except NotFoundError:
             if summary.checkpoint in self.retired([summary.checkpoint]):
                 raise retired_error(summary.checkpoint) from None
             raise CorruptionError(
-                "manifest is missing", kind="missing", path=self.home.at(path),
+                "manifest is missing", kind="missing", path=self.directory.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
             ) from None  # fmt: skip
         actual = sha256_hex(data)
@@ -224,18 +224,18 @@ class StoreReader:
             raise CorruptionError(
                 "manifest digest differs",
                 kind="digest_differs",
-                path=self.home.at(path),
+                path=self.directory.at(path),
                 expected=summary.manifest_sha256,
                 actual=actual,
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
             )
-        manifest = parse_manifest(data, self.home.at(path), summary.checkpoint)
+        manifest = parse_manifest(data, self.directory.at(path), summary.checkpoint)
         return self._checked(self._whole(manifest))
 
     def _whole(self, manifest: Manifest) -> Manifest:
         """With what its segments list; a checkpoint that was retired meanwhile has none."""
         try:
-            return load_segments(self.home, manifest)
+            return load_segments(self.directory, manifest)
         except CorruptionError as error:
             if error.kind == "missing" and self.retired([manifest.checkpoint]):
                 raise retired_error(manifest.checkpoint) from None
@@ -247,7 +247,7 @@ class StoreReader:
             raise CorruptionError(
                 f"manifest is not valid: {wrong[0].message}",
                 kind="invalid_manifest",
-                path=self.home.at(paths.manifest(manifest.checkpoint)),
+                path=self.directory.at(paths.manifest(manifest.checkpoint)),
                 findings=len(wrong),
             )
         return manifest
@@ -265,15 +265,15 @@ class StoreReader:
         if sha256_hex(data) != small.sha256:
             raise CorruptionError(
                 "operator state differs from its digest", kind="digest_differs",
-                path=self.home.at(path), expected=small.sha256, actual=sha256_hex(data),
+                path=self.directory.at(path), expected=small.sha256, actual=sha256_hex(data),
             )  # fmt: skip
         return data
 
     def _packed(self, manifest: Manifest, small: PackedState) -> bytes:
         pack = next(file for file in manifest.files if file.path == small.path)
-        path = self.home.file(pack)
+        path = self.directory.file(pack)
         try:
-            return self.home.storage.get_range(path, small.offset, small.length)
+            return self.directory.storage.get_range(path, small.offset, small.length)
         except (NotFoundError, InvalidInputError) as error:
             if manifest.checkpoint in self.retired([manifest.checkpoint]):
                 raise retired_error(manifest.checkpoint) from None
@@ -285,14 +285,14 @@ class StoreReader:
     def pins(self) -> Sequence[Pin]:
         """Savepoints, by label. A pin that cannot be read is an error: it protects something."""
         found = []
-        for entry in self.home.list(paths.PINS):
+        for entry in self.directory.list(paths.PINS):
             meaning = paths.classify(entry.path)
             if meaning is not None and meaning.kind == "pin" and meaning.name:
                 try:
-                    data = self.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+                    data = self.directory.get(entry.path, bytes_max=SMALL_BYTES_MAX)
                 except NotFoundError:
                     continue  # unpinned since it was listed
-                found.append(parse_pin(data, self.home.at(entry.path), meaning.name))
+                found.append(parse_pin(data, self.directory.at(entry.path), meaning.name))
         return found
 
     def outcomes(self, *, epochs: Collection[int] | None = None) -> Outcomes:
@@ -300,12 +300,12 @@ class StoreReader:
         begins = None if epochs is None else {paths.outcomes_of(Epoch(e)) for e in epochs}
         named = [
             (entry.path, meaning)
-            for entry in self.home.list(paths.OUTCOMES)
+            for entry in self.directory.list(paths.OUTCOMES)
             if (begins is None or entry.path[: paths.OUTCOMES_OF_LENGTH] in begins)
             and (meaning := paths.classify(entry.path)) is not None
             and meaning.kind == "outcome"
         ]
-        contents = self.home.get_many([path for path, _ in named], bytes_max=SMALL_BYTES_MAX)
+        contents = self.directory.get_many([path for path, _ in named], bytes_max=SMALL_BYTES_MAX)
         by_token: dict[tuple[CheckpointId, str], list[Outcome]] = {}
         damage = []
         for (path, meaning), content in zip(named, contents, strict=True):
@@ -318,7 +318,7 @@ class StoreReader:
                 invariant(epoch is not None and attempt is not None, "outcome without a number")
                 outcome = parse_outcome(
                     content,
-                    self.home.at(path),
+                    self.directory.at(path),
                     Epoch(epoch or 0),
                     meaning.name or "",
                     attempt or 0,
@@ -368,7 +368,7 @@ class StoreReader:
             "no such checkpoint",
             kind="no_checkpoint",
             ref=repr(ref)[:100],
-            pipeline=self.home.pipeline,
+            pipeline=self.directory.pipeline,
             remedy="run `holdfast ls` to see what is there",
         )
 
@@ -390,7 +390,7 @@ def read_store(
     storage = (
         open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
     )
-    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     reader.header()
     return reader
 

@@ -104,7 +104,7 @@ def _unknown(reader: StoreReader, state: CatalogState, ref: str) -> NotFoundErro
         "no such checkpoint",
         kind="no_checkpoint",
         ref=repr(ref)[:100],
-        pipeline=reader.home.pipeline,
+        pipeline=reader.directory.pipeline,
         epochs=f"{min(epochs)}..{max(epochs)}" if epochs else "none",
         remedy="run `holdfast ls` to see what is there",
     )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.manifest import (
@@ -96,21 +96,23 @@ def _free(entry: FileEntry) -> bool:
     return entry.kind == "blob" or entry.epoch_low is not None
 
 
-def load_segments(home: Home, manifest: Manifest) -> Manifest:
+def load_segments(directory: PipelineDirectory, manifest: Manifest) -> Manifest:
     """Read what a manifest's segments list. Without segments this costs nothing."""
     if not manifest.segments:
         return manifest
     wanted = [entry.path for entry in manifest.segments]
-    contents = home.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
+    contents = directory.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
     found = [
-        _segment(home, entry, content)
+        _segment(directory, entry, content)
         for entry, content in zip(manifest.segments, contents, strict=True)
     ]
     return with_segments(manifest, found)
 
 
-def _segment(home: Home, entry: SegmentEntry, content: bytes | HoldfastError) -> Segment:
-    path = home.at(entry.path)
+def _segment(
+    directory: PipelineDirectory, entry: SegmentEntry, content: bytes | HoldfastError
+) -> Segment:
+    path = directory.at(entry.path)
     if isinstance(content, NotFoundError):
         raise CorruptionError(
             "a segment of the inventory is missing", kind="missing", path=path, remedy=_REMEDY

@@ -22,8 +22,8 @@ from holdfast.checkpoint.gc.reachability import SweepReport
 from holdfast.checkpoint.outcomes import record_outcome
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.recovery.open import Opened, Surroundings, surroundings, take_over
-from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryPlan, Wishes
+from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, store_environment, take_over
+from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryOptions, RecoveryPlan
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import Clock
 from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
@@ -53,12 +53,12 @@ class SinkHandler(Protocol):
 class Store:
     """One pipeline's checkpoints, held for writing. Use `open_store`."""
 
-    def __init__(self, around: Surroundings, opened: Opened, topology: Topology) -> None:
+    def __init__(self, environment: StoreEnvironment, opened: Opened, topology: Topology) -> None:
         """Take over what `take_over` has prepared."""
         self.reader: StoreReader = opened.reader
         self.recovery: RecoveryPlan = opened.plan
         self.topology = topology
-        self._around = around
+        self._environment = environment
         self._catalog = opened.catalog
         self._lease = opened.lease
         self._lineage = opened.header.lineage
@@ -67,7 +67,7 @@ class Store:
         self._epoch_seen = max(opened.evidence.epoch_seen, opened.catalog.state.epoch_max)
         self._drafts: dict[CheckpointId, Draft] = {}
         self.cleanup: SweepReport | None = None
-        self._collector = Collector(around, opened.reader, opened.catalog)
+        self._collector = Collector(environment, opened.reader, opened.catalog)
         if self._current is not None:
             self._collector.remember(self._current, trusted=False)
 
@@ -76,12 +76,12 @@ class Store:
     @property
     def settings(self) -> Settings:
         """How checkpoints are made and kept."""
-        return self._around.settings
+        return self._environment.settings
 
     @property
     def storage(self) -> Storage:
         """Where everything lies."""
-        return self._around.storage
+        return self._environment.storage
 
     @property
     def current(self) -> Manifest | None:
@@ -110,13 +110,13 @@ class Store:
     def schedule(self) -> Schedule:
         """A schedule that goes on from the current checkpoint."""
         last = self._current.created_us if self._current else None
-        return Schedule(self.settings, self._around.clock, last_us=last)
+        return Schedule(self.settings, self._environment.clock, last_us=last)
 
     # Committing
 
     def reserve(self) -> CheckpointId:
         """An id for a checkpoint whose files are written before its draft begins."""
-        return self._around.ids.checkpoint_id(self._around.clock.wall_us())
+        return self._environment.ids.checkpoint_id(self._environment.clock.wall_us())
 
     def draft(
         self,
@@ -128,9 +128,9 @@ class Store:
         """Begin the next checkpoint, under a reserved id where one is given."""
         self._catalog.check_alive()
         draft = Draft(
-            home=self.reader.home,
+            directory=self.reader.directory,
             storage=self.storage,
-            ids=self._around.ids,
+            ids=self._environment.ids,
             settings=self.settings,
             topology=self.topology,
             parent=self._current,
@@ -156,20 +156,20 @@ class Store:
         self._catalog.check_alive()
         self._collector.compact_if_due()  # before, so that it can never fail what was committed
         done = commit_draft(
-            self.reader.home,
+            self.reader.directory,
             self.storage,
             self._catalog,
             draft,
             self._current,
             lineage=self._lineage,
-            clock=self._around.clock,
-            spark=self._around.spark,
+            clock=self._environment.clock,
+            spark=self._environment.spark,
         )
         self._current = done.manifest
         self._collector.remember(done.manifest, trusted=True)
         self._drafts = {k: d for k, d in self._drafts.items() if not d.finished}
         state, summary = self._catalog.state, done.summary
-        write_hint(self.reader.home, self.storage, state, summary.checkpoint, summary.epoch)
+        write_hint(self.reader.directory, self.storage, state, summary.checkpoint, summary.epoch)
         failpoint("commit.after_hint")
         return done.summary
 
@@ -187,9 +187,9 @@ class Store:
         if status == "aborted":
             self._catalog.confirm_alive()
         self._outcomes = record_outcome(
-            self.reader.home,
+            self.reader.directory,
             self.storage,
-            self._around.clock,
+            self._environment.clock,
             self._outcomes,
             summary=summary,
             sink=sink,
@@ -219,7 +219,7 @@ class Store:
                     )
         return found
 
-    def settle(self, handlers: Mapping[str, SinkHandler]) -> Sequence[PendingToken]:
+    def publish_pending(self, handlers: Mapping[str, SinkHandler]) -> Sequence[PendingToken]:
         """Roll pending tokens forward, oldest first; returns those that have no handler here.
 
         A sink that fails does not keep the others from publishing; its own later tokens wait.
@@ -246,7 +246,7 @@ class Store:
             except Exception as error:  # noqa: BLE001 - code of the user; typed here
                 retryable = bool(getattr(error, "retryable", False))
                 if retryable and attempt + 1 < _PUBLISH_TRIES:
-                    self._around.clock.sleep_ms(_PUBLISH_PAUSE_MS * 4**attempt)
+                    self._environment.clock.sleep_ms(_PUBLISH_PAUSE_MS * 4**attempt)
                     continue
                 self.record_outcome(token.checkpoint, token.sink, "failed", reason=str(error))
                 failure = StorageError(
@@ -271,7 +271,9 @@ class Store:
 
     def pin(self, label: str, ref: str = "latest", *, note: str = "") -> Pin:
         """Hold a checkpoint under a label."""
-        return pin(self.reader, self.storage, self._around.clock, label=label, ref=ref, note=note)
+        return pin(
+            self.reader, self.storage, self._environment.clock, label=label, ref=ref, note=note
+        )
 
     def unpin(self, label: str, *, force: bool = False) -> None:
         """Let a savepoint go; `force` even while a fork needs its files."""
@@ -296,7 +298,7 @@ class Store:
         self.cleanup = self._collector.clean_up(busy=[*self._drafts])
         return self.cleanup
 
-    def settle_in(self) -> None:
+    def finish_open(self) -> None:
         """After opening: a catalog that has grown long is compacted, and the reserve is filled."""
         self._collector.compact_if_due()
         fill_reserve(self.storage)
@@ -395,22 +397,22 @@ def open_store(
     clean_up: remove unreferenced leftovers of earlier crashes.
     """
     paths.pipeline_dir(pipeline)  # a bad name is refused before a root is created for it
-    around = surroundings(
+    environment = store_environment(
         root, settings=settings, clock=clock, ids=ids, options=options, spark=spark
     )
-    wishes = Wishes(
+    recovery = RecoveryOptions(
         topology=topology,
         resume=resume,
         accept_duplicates=accept_duplicates,
         accept_loss=accept_loss,
         allow_changes=allow_changes,
     )
-    opened = take_over(around, pipeline, wishes, takeover=takeover)
-    store = Store(around, opened, topology)
+    opened = take_over(environment, pipeline, recovery, takeover=takeover)
+    store = Store(environment, opened, topology)
     try:
         if clean_up:
             store.clean_up()
-        store.settle_in()
+        store.finish_open()
     except HoldfastError:
         store.close()
         raise

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.checkpoint.commit.catalog import CatalogState, record_numbers
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery.evidence import gather
-from holdfast.checkpoint.recovery.open import Surroundings, take_over
-from holdfast.checkpoint.recovery.plan import Wishes, plan_recovery
+from holdfast.checkpoint.recovery.open import StoreEnvironment, take_over
+from holdfast.checkpoint.recovery.plan import RecoveryOptions, plan_recovery
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import (
     CorruptionError,
@@ -104,26 +104,28 @@ def _look(reader: StoreReader) -> UpgradePlan:
     _check_no_replica(reader, state)
     wanted = [
         paths.record(Sequence(number))
-        for number in record_numbers(reader.home)
+        for number in record_numbers(reader.directory)
         if state.base <= number <= state.head
     ]
-    records = _formats(reader.home, wanted, RECORD_BYTES_MAX)
+    records = _formats(reader.directory, wanted, RECORD_BYTES_MAX)
     manifests = _formats(
-        reader.home, [paths.manifest(entry.checkpoint) for entry in state.live], MANIFEST_BYTES_MAX
+        reader.directory,
+        [paths.manifest(entry.checkpoint) for entry in state.live],
+        MANIFEST_BYTES_MAX,
     )
     kept = {"manifests": sum(n for f, n in manifests.items() if f < FORMAT_VERSION)}
     return UpgradePlan(
-        pipeline=reader.home.pipeline,
+        pipeline=reader.directory.pipeline,
         header=header.format,
         records=sum(count for found, count in records.items() if found < FORMAT_VERSION),
         kept={kind: count for kind, count in kept.items() if count},
     )
 
 
-def _formats(home: Home, wanted: list[str], bytes_max: int) -> Counter[int]:
+def _formats(directory: PipelineDirectory, wanted: list[str], bytes_max: int) -> Counter[int]:
     """How many documents have which format; what was removed meanwhile is not counted."""
     found: Counter[int] = Counter()
-    for path, content in zip(wanted, home.get_many(wanted, bytes_max=bytes_max), strict=True):
+    for path, content in zip(wanted, directory.get_many(wanted, bytes_max=bytes_max), strict=True):
         if isinstance(content, NotFoundError):
             continue
         if isinstance(content, HoldfastError):
@@ -132,7 +134,7 @@ def _formats(home: Home, wanted: list[str], bytes_max: int) -> Counter[int]:
             found[msgspec.json.decode(content, type=_Peek).format] += 1
         except msgspec.MsgspecError as error:
             raise CorruptionError(
-                "a document cannot be decoded", kind="undecodable", path=home.at(path),
+                "a document cannot be decoded", kind="undecodable", path=directory.at(path),
                 remedy="run `holdfast verify` to see what is damaged",
             ) from error  # fmt: skip
     return found
@@ -140,14 +142,14 @@ def _formats(home: Home, wanted: list[str], bytes_max: int) -> Counter[int]:
 
 def _check_whole(reader: StoreReader) -> None:
     """Refuse where opening would not simply go on."""
-    plan = plan_recovery(gather(reader, Settings()), Wishes())
+    plan = plan_recovery(gather(reader, Settings()), RecoveryOptions())
     if plan.refusal is not None:
         raise plan.refusal
     if plan.abandon or plan.notes:
         raise RefusedError(
             "the store is damaged: upgrading is for stores that are whole",
             kind="not_whole",
-            pipeline=reader.home.pipeline,
+            pipeline=reader.directory.pipeline,
             found=plan.notes[0] if plan.notes else f"{len(plan.abandon)} checkpoints damaged",
             remedy="look at `holdfast recover --plan` and repair it first; nothing was changed",
         )
@@ -158,13 +160,13 @@ def _check_no_replica(reader: StoreReader, state: CatalogState) -> None:
     if state.head < 0:
         return
     path = paths.record(state.head)
-    data = reader.home.get(path, bytes_max=RECORD_BYTES_MAX)
-    body = parse_record(data, reader.home.at(path), state.head).body
+    data = reader.directory.get(path, bytes_max=RECORD_BYTES_MAX)
+    body = parse_record(data, reader.directory.at(path), state.head).body
     if isinstance(body, BaseBody) and body.synced:
         raise RefusedError(
             "the store is a copy of another one",
             kind="replica",
-            pipeline=reader.home.pipeline,
+            pipeline=reader.directory.pipeline,
             remedy="upgrade its source, then `holdfast sync` again; nothing was changed",
         )
 
@@ -179,19 +181,19 @@ def upgrade_store(
 ) -> UpgradePlan:
     """Bring a pipeline's store to the newest format; returns what was done."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     plan = plan_upgrade(reader)
     if not plan.needed:
         return plan
-    around = Surroundings(storage, Settings(exclusive=True), clock, ids)
-    opened = take_over(around, pipeline, Wishes(), takeover=takeover)
+    environment = StoreEnvironment(storage, Settings(exclusive=True), clock, ids)
+    opened = take_over(environment, pipeline, RecoveryOptions(), takeover=takeover)
     try:
         failpoint("upgrade.before_base")
         opened.catalog.compact()
         failpoint("upgrade.before_header")
         opened.catalog.confirm_alive()
         header = msgspec.structs.replace(opened.header, format=FORMAT_VERSION)
-        storage.put(reader.home.at(paths.HEADER), header_bytes(header))
+        storage.put(reader.directory.at(paths.HEADER), header_bytes(header))
         failpoint("upgrade.after_header")
     finally:
         if opened.lease is not None:

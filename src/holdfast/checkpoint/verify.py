@@ -150,7 +150,7 @@ def verify_checkpoints(
         found.extend(_against_catalog(reader, manifest, summary))
         manifests[summary.checkpoint] = manifest
         for entry in manifest.files:
-            known = wanted.setdefault(reader.home.file(entry), entry)
+            known = wanted.setdefault(reader.directory.file(entry), entry)
             if (known.size, known.sha256) != (entry.size, entry.sha256):
                 found.append(
                     _finding("entries_differ", "two manifests disagree about a file", entry.path)
@@ -158,7 +158,9 @@ def verify_checkpoints(
     broken = _check_files(reader, wanted, report, progress, threads)
     for checkpoint, manifest in manifests.items():
         report.by_checkpoint[checkpoint].extend(
-            broken[path] for entry in manifest.files if (path := reader.home.file(entry)) in broken
+            broken[path]
+            for entry in manifest.files
+            if (path := reader.directory.file(entry)) in broken
         )
     _forgive_retired(reader, report)
     return manifests
@@ -178,19 +180,19 @@ def _forgive_retired(reader: StoreReader, report: VerifyReport) -> None:
         report.by_checkpoint[checkpoint] = [
             _finding(
                 RETIRED, "the checkpoint was retired while it was checked",
-                reader.home.at(paths.manifest(checkpoint)), severity="info",
+                reader.directory.at(paths.manifest(checkpoint)), severity="info",
             )
         ]  # fmt: skip
 
 
 def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) -> list[Finding]:
     """What catalog and manifest both say must be the same; odd things are mentioned."""
-    path = reader.home.at(paths.manifest(manifest.checkpoint))
+    path = reader.directory.at(paths.manifest(manifest.checkpoint))
     pairs = (
         (manifest.epoch, summary.epoch, "epoch"),
         (manifest.fingerprint, summary.fingerprint, "fingerprint"),
         (manifest.parent, summary.parent, "parent"),
-        (manifest.pipeline, reader.home.pipeline, "pipeline"),
+        (manifest.pipeline, reader.directory.pipeline, "pipeline"),
     )
     found = [
         _finding("catalog_differs", f"catalog and manifest disagree about the {what}", path, b, a)
@@ -208,11 +210,13 @@ def _check_files(
     threads: int,
 ) -> dict[str, Finding]:
     total = sum(entry.size for entry in wanted.values())
-    workers = max(threads, min(reader.home.storage.parallel, 16))
+    workers = max(threads, min(reader.directory.storage.parallel, 16))
     broken: dict[str, Finding] = {}
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
-        found = check_file(reader.home.storage, *item, deep=report.deep, tolerant=report.tolerant)
+        found = check_file(
+            reader.directory.storage, *item, deep=report.deep, tolerant=report.tolerant
+        )
         return (*item, found)
 
     def note(checked: Iterable[tuple[str, FileEntry, Finding | None]]) -> None:
@@ -224,7 +228,7 @@ def _check_files(
             if progress is not None:
                 progress(report.bytes, total)
 
-    if reader.home.storage.parallel == 1 and (not report.deep or total < _THREADS_FROM_BYTES):
+    if reader.directory.storage.parallel == 1 and (not report.deep or total < _THREADS_FROM_BYTES):
         note(map(check, wanted.items()))  # starting threads would cost more than it saves
     else:
         with ThreadPoolExecutor(workers) as pool:
@@ -297,9 +301,9 @@ def _hash(storage: StorageReader, path: str, size: int) -> str:
 
 def _check_latest(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
     """The hint must be whole and must point at a record that is or was there."""
-    path = reader.home.at(paths.LATEST)
+    path = reader.directory.at(paths.LATEST)
     try:
-        data = reader.home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+        data = reader.directory.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
     except NotFoundError:
         if state.live:
             report.findings.append(
@@ -321,7 +325,7 @@ def _check_latest(reader: StoreReader, state: CatalogState, report: VerifyReport
 
 def _check_pins(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
     for pin in _guard(report, reader.pins) or ():
-        path = reader.home.at(paths.pin(pin.label))
+        path = reader.directory.at(paths.pin(pin.label))
         entry = state.find(pin.checkpoint)
         if entry is None:
             report.findings.append(
@@ -339,25 +343,30 @@ def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport
     """Files that no rule explains are mentioned; the start-up clean-up knows what to do."""
     live = {summary.checkpoint for summary in state.live}
     below: list[Sequence] = []
-    for entry in reader.home.list():
+    for entry in reader.directory.list():
         meaning = paths.classify(entry.path)
         if meaning is not None and meaning.kind == "record" and meaning.sequence is not None:
             below += [meaning.sequence] if meaning.sequence < state.base else []
         if meaning is None:
             report.findings.append(
                 _finding(
-                    "foreign", "not a file of Holdfast", reader.home.at(entry.path), severity="info"
+                    "foreign",
+                    "not a file of Holdfast",
+                    reader.directory.at(entry.path),
+                    severity="info",
                 )
             )
         elif meaning.kind == "lock" and entry.size:
             report.findings.append(
-                _finding("lock_not_empty", "the lock file has content", reader.home.at(entry.path))
+                _finding(
+                    "lock_not_empty", "the lock file has content", reader.directory.at(entry.path)
+                )
             )
         elif meaning.kind == "manifest" and meaning.checkpoint not in live:
             report.findings.append(
                 _finding(
                     "leftover", "manifest that was never committed or is being removed",
-                    reader.home.at(entry.path), severity="info",
+                    reader.directory.at(entry.path), severity="info",
                 )
             )  # fmt: skip
     _check_below(reader, state, below, report)
@@ -374,13 +383,15 @@ def _check_below(
     if not below:
         return
     wanted = [*sorted(below), state.base]
-    contents = reader.home.get_many([paths.record(n) for n in wanted], bytes_max=RECORD_BYTES_MAX)
+    contents = reader.directory.get_many(
+        [paths.record(n) for n in wanted], bytes_max=RECORD_BYTES_MAX
+    )
     known = dict(zip(wanted, contents, strict=True))
     chained, free = _leads_to(known, reader, state.base)
     for number in sorted(below):
         if isinstance(known[number], NotFoundError):
             continue  # a compaction has removed it meanwhile
-        path = reader.home.at(paths.record(number))
+        path = reader.directory.at(paths.record(number))
         if free or number in chained:
             what = "record below the base, to be removed by the next clean-up"
             report.findings.append(_finding("old_record", what, path, severity="info"))
@@ -399,7 +410,7 @@ def _leads_to(
         if number != base and hashlib.sha256(data).hexdigest() != previous:
             break
         try:
-            record = parse_record(data, reader.home.at(paths.record(number)), number)
+            record = parse_record(data, reader.directory.at(paths.record(number)), number)
         except CorruptionError:
             break
         if number == base:

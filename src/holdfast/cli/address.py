@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format import paths
@@ -55,7 +55,7 @@ class Place:
     @property
     def reader(self) -> StoreReader:
         """For reading. The header is not looked at yet."""
-        return StoreReader(Home(self.storage, self.pipeline))
+        return StoreReader(PipelineDirectory(self.storage, self.pipeline))
 
 
 def parse_options(pairs: Sequence[str] | None) -> dict[str, Any]:

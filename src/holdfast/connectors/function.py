@@ -78,6 +78,6 @@ class FunctionWriter:
         rows = self._spark.read.parquet(*(f"{base}/{file}" for file in staged.files))
         self._sink.handler(rows, int(token.epoch), f"{token.checkpoint}:{self._name}")
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
         tidy_staging(self._storage, self._root, keep)

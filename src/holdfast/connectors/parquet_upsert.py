@@ -111,7 +111,7 @@ class UpsertWriter:
         """Below the root of the store, beside the pipelines."""
         return self._store_place, f"{self._root}/{checkpoint}"
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
         tidy_staging(self._store, self._root, keep)
 

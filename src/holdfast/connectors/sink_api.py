@@ -3,7 +3,7 @@
 Invariants:
 - Tasks stage rows where nobody looks; a token names everything that was staged.
 - `commit` publishes a token; publishing it again, also in another process, changes nothing.
-- Nothing staged outside a durable checkpoint is ever published: `tidy` removes it.
+- Nothing staged outside a durable checkpoint is ever published: `remove_stale_staging` removes it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class SinkWriter(Protocol):
         """Publish."""
         ...
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove what was staged by other checkpoints than these."""
         ...
 

@@ -316,9 +316,15 @@ def _abandon(
 ) -> int:
     """From now on the last savepoint is the restored one; newer ones stay, marked."""
     with open_store(
-        store, shelf.reader.home.pipeline, topology=guard_topology(index.query), settings=DEFAULTS,
-        resume=manifest.checkpoint, options=options, clock=clock, ids=ids,
-    ) as held:  # fmt: skip
+        store,
+        shelf.reader.directory.pipeline,
+        topology=guard_topology(index.query),
+        settings=DEFAULTS,
+        resume=manifest.checkpoint,
+        options=options,
+        clock=clock,
+        ids=ids,
+    ) as held:
         return len(held.recovery.abandon)
 
 

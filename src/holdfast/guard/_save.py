@@ -289,8 +289,8 @@ class _Saving:
                 yield file.sha256, self._stored(file)
 
     def _stored(self, file: StoredFile) -> bytes:
-        before, home = self._known(), self._store.reader.home
-        path = home.at(before.blobs[file.blob])
+        before, directory = self._known(), self._store.reader.directory
+        path = directory.at(before.blobs[file.blob])
         data = self._store.storage.get_range(path, file.offset, file.size)
         if sha256_hex(data) != file.sha256:
             raise CorruptionError(
@@ -315,7 +315,7 @@ class _Saving:
             check.finish()
         self._digests[name] = writer.sha256
         if writer.sha256 in self._placed:
-            self._store.storage.delete(self._store.reader.home.at(path))
+            self._store.storage.delete(self._store.reader.directory.at(path))
             return
         self._copied.append(size)
         self._placed[writer.sha256] = (path, 0)
@@ -397,7 +397,7 @@ class _Saving:
             checkpoint,
             {
                 "checkpoint": checkpoint,
-                "name": self._store.reader.home.pipeline,
+                "name": self._store.reader.directory.pipeline,
                 "query": index.query,
                 "batch": index.batch,
                 "label": self._label or f"batch-{index.batch}",

@@ -181,7 +181,7 @@ def gc(
     if dry_run:
         return _would_collect(shelf.reader, settings, clock)
     with open_store(
-        store, shelf.reader.home.pipeline, topology=found[0].topology, settings=settings,
+        store, shelf.reader.directory.pipeline, topology=found[0].topology, settings=settings,
         options=options, clock=clock,
     ) as held:  # fmt: skip
         return held.gc()
@@ -195,8 +195,8 @@ def _would_collect(reader: StoreReader, settings: Settings, clock: Clock) -> Swe
     )
     dropped = tuple(entry.checkpoint for entry in plan.drop)
     after = replace(state, live=tuple(e for e in state.live if e.checkpoint not in dropped))
-    needed = reachable((reader.manifest(entry) for entry in after.live), reader.home.pipeline)
-    sweep = plan_sweep(reader.home.list(), after, needed)
+    needed = reachable((reader.manifest(entry) for entry in after.live), reader.directory.pipeline)
+    sweep = plan_sweep(reader.directory.list(), after, needed)
     return SweepReport(sweep, dropped=dropped, dry_run=True)
 
 

@@ -117,7 +117,7 @@ def parse_index(data: bytes, path: str, manifest: Manifest) -> Index:
 
 def read_index(reader: StoreReader, manifest: Manifest) -> Index:
     """The index of a savepoint."""
-    path = reader.home.at(f"checkpoints/{manifest.checkpoint}/{INDEX}")
+    path = reader.directory.at(f"checkpoints/{manifest.checkpoint}/{INDEX}")
     return parse_index(reader.small_state(manifest, INDEX), path, manifest)
 
 

@@ -125,17 +125,17 @@ class Shelf:
 
     def read(self, index: Index, file: StoredFile) -> bytes:
         """One file of a savepoint, checked against its digest."""
-        path = self.reader.home.at(index.blobs[file.blob])
-        return _checked(_range(self.reader.home.storage, path, file.offset, file.size), file)
+        path = self.reader.directory.at(index.blobs[file.blob])
+        return _checked(_range(self.reader.directory.storage, path, file.offset, file.size), file)
 
     def chunked(self, index: Index) -> Iterator[tuple[StoredFile, Iterable[bytes]]]:
         """All files: small neighbours of one blob in one request, large files piece by piece.
 
         Every file's digest is checked when its last piece has been taken.
         """
-        storage = self.reader.home.storage
+        storage = self.reader.directory.storage
         for number, files in index.of_blob().items():
-            path = self.reader.home.at(index.blobs[number])
+            path = self.reader.directory.at(index.blobs[number])
             for group in _groups(files):
                 start = group[0].offset
                 end = max(file.offset + file.size for file in group)
@@ -151,7 +151,7 @@ class Shelf:
         digest = hashlib.sha256()
         for at in range(0, file.size, _GATHER_BYTES_MAX):
             length = min(_GATHER_BYTES_MAX, file.size - at)
-            piece = _range(self.reader.home.storage, path, file.offset + at, length)
+            piece = _range(self.reader.directory.storage, path, file.offset + at, length)
             digest.update(piece)
             yield piece
         _same(digest.hexdigest(), file)

@@ -424,10 +424,10 @@ def summarise(segment: TailSegment, file_bytes: int) -> SegmentSummary:
     )
 
 
-Standing = tuple[Any, ...]
+JournalFingerprint = tuple[Any, ...]
 
 
-def standing(files: Files, layout: Layout) -> Standing:
+def journal_fingerprint(files: Files, layout: Layout) -> JournalFingerprint:
     """Changes whenever a writer changes files: two looks between which it does not saw the same."""
     try:
         meta: Any = files.read(layout.meta, 4096)

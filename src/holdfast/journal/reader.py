@@ -22,12 +22,12 @@ from holdfast.journal.format.layout import Layout
 from holdfast.journal.frame_scan import Walk, walk_frames
 from holdfast.journal.maintenance import load_position, store_position
 from holdfast.journal.open import (
+    JournalFingerprint,
     LoadedLog,
-    Standing,
+    journal_fingerprint,
     load_log,
     read_mark,
     read_meta,
-    standing,
 )
 from holdfast.journal.query import Query, QueryResult, View
 
@@ -66,12 +66,12 @@ class JournalReader:
 
         A writer truncates and compacts at any moment: what was listed is gone when it is opened.
         """
-        seen: Standing | None = None
+        seen: JournalFingerprint | None = None
         for attempt in range(LOAD_ATTEMPTS):
             try:
                 return look()
             except (NotFoundError, CorruptionError) as error:
-                now = standing(self._files, self.layout)
+                now = journal_fingerprint(self._files, self.layout)
                 if not _may_pass(error) or now == seen or attempt == LOAD_ATTEMPTS - 1:
                     raise
                 seen = now
@@ -138,7 +138,7 @@ class JournalReader:
         self.refresh()
         at = self._steady(lambda: self._begin(start), self._reload)
         idle = 0
-        seen: Standing | None = None
+        seen: JournalFingerprint | None = None
         while True:
             try:
                 view = self.view()
@@ -149,7 +149,7 @@ class JournalReader:
                     yield batch, at
                     seen = None
             except (NotFoundError, CorruptionError) as error:
-                now = standing(self._files, self.layout)
+                now = journal_fingerprint(self._files, self.layout)
                 if not _may_pass(error) or now == seen:
                     raise
                 seen = now

@@ -40,12 +40,12 @@ from holdfast.journal.frame_scan import Walk, walk_frames
 from holdfast.journal.maintenance import load_position
 from holdfast.journal.open import (
     CHECKPOINT_BYTES_MAX,
-    Standing,
+    JournalFingerprint,
+    journal_fingerprint,
     look_at_mark,
     match_checkpoint,
     read_checkpoint,
     read_meta,
-    standing,
 )
 
 if TYPE_CHECKING:
@@ -378,10 +378,10 @@ def verify_journal(
     return report
 
 
-def _settled(files: Files, layout: Layout) -> Standing | None:
+def _settled(files: Files, layout: Layout) -> JournalFingerprint | None:
     """What a writer changes other than by appending to the last segment."""
     try:
-        meta, segments = standing(files, layout)
+        meta, segments = journal_fingerprint(files, layout)
         index = files.read(layout.checkpoint, CHECKPOINT_BYTES_MAX)
     except NotFoundError:
         index = b""

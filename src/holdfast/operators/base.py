@@ -33,14 +33,14 @@ class EpochContext:
     """What a task must know about its epoch.
 
     watermark_us: no row with an older event time is expected any more; None: nothing is known.
-    settled_us: the watermark that the epoch before ran with: what became due until then is done.
-    Traces are opened with the bounds of `settled_us`, so that what becomes due now is still there.
+    previous_watermark_us: the watermark of the epoch before: what became due until then is done.
+    Traces are opened with its bounds, so that what becomes due now is still there.
     wanted: whether anybody takes the changes; where nobody does, an operator may just count them.
     """
 
     epoch: int
     watermark_us: int | None = None
-    settled_us: int | None = None
+    previous_watermark_us: int | None = None
     wanted: bool = True
 
 

@@ -116,7 +116,7 @@ class Engine:
         if self._store.current is not None:
             self._restore(self._store.current)
         self._outputs.act(self._store)
-        self._store.settle(self._outputs.handlers)
+        self._store.publish_pending(self._outputs.handlers)
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
@@ -159,7 +159,7 @@ class Engine:
         for number in range(max(1, count)):
             slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
             self._fill_epoch(only, slices, given if number == 0 else self._empty(given))
-        mark = self._watermarks.settled_us
+        mark = self._watermarks.previous_watermark_us
         timed = any(one.work.timed for name, one in self._resolved.items() if name in changes.new)
         if timed and mark is not None:  # what the past has closed is closed now
             self._fill_epoch(only, {}, self._empty(given), watermark_us=mark)
@@ -188,7 +188,7 @@ class Engine:
     ) -> None:  # fmt: skip
         waiting = self._reserved()
         plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
-        jobs = self._jobs(waiting, watermark_us, settled_us=None)
+        jobs = self._jobs(waiting, watermark_us, previous_watermark_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
         failpoint("fill.after_execute")
         self._count(controls, waiting)
@@ -222,7 +222,7 @@ class Engine:
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
         failpoint("epoch.after_execute")
         report = self._take_in(controls, plan, waiting, watermark_us, clock)
-        self._watermarks.settled_us = watermark_us
+        self._watermarks.previous_watermark_us = watermark_us
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
             self._hand_over(clock)
@@ -241,7 +241,7 @@ class Engine:
         if plan is not None:
             return plan
         slices = self._slices({})
-        now, settled = self._watermarks.now_us(), self._watermarks.settled_us
+        now, settled = self._watermarks.now_us(), self._watermarks.previous_watermark_us
         moved = now is not None and (settled is None or now > settled)
         if not slices and not (moved and self._builder.wakes):
             return None
@@ -264,7 +264,7 @@ class Engine:
     ) -> tuple[list[Control], Waiting, int | None]:
         waiting = self._reserved()
         watermark_us = self._watermarks.now_us()
-        jobs = self._jobs(waiting, watermark_us, self._watermarks.settled_us)
+        jobs = self._jobs(waiting, watermark_us, self._watermarks.previous_watermark_us)
         ahead: Future[Plan | None] | None = None
         if look_ahead:
             ahead = self._ahead_thread.submit(self._look_ahead, plan.slices)
@@ -307,7 +307,7 @@ class Engine:
             raise spark_failure(error, self._progress.epoch, explain=self._explain) from error
 
     def _jobs(
-        self, waiting: Waiting, watermark_us: int | None, settled_us: int | None
+        self, waiting: Waiting, watermark_us: int | None, previous_watermark_us: int | None
     ) -> dict[str, StageJob]:
         """What every stage must know about this epoch."""
         staging = {
@@ -326,13 +326,13 @@ class Engine:
                 runs={trace: held.get(trace, []) for trace in traces},
                 staging=staging,
                 watermark_us=watermark_us,
-                settled_us=settled_us,
+                previous_watermark_us=previous_watermark_us,
             )
         return jobs
 
     def _bounds(self) -> dict[str, int]:
         """By trace, the event time before which state is forgotten."""
-        settled = self._watermarks.settled_us
+        settled = self._watermarks.previous_watermark_us
         if settled is None:
             return {}
         return {
@@ -419,8 +419,8 @@ class Engine:
             mark = self._watermarks.marks_us.get(name)
             draft.set_source(name, position, watermark_us=mark, idle=self._watermarks.is_idle(name))
             self._logs.save(name, position, draft)
-        if self._watermarks.settled_us is not None:
-            draft.set_watermark(self._watermarks.settled_us)
+        if self._watermarks.previous_watermark_us is not None:
+            draft.set_watermark(self._watermarks.previous_watermark_us)
         draft.add_processed(waiting.rows)
         for sink in self._graph.sinks:
             staged = waiting.staged.get(sink.name, [])
@@ -453,7 +453,7 @@ class Engine:
         committed_ms = (time.perf_counter() - start) * 1e3
         failpoint("epoch.after_commit")
         if summary.sinks:
-            self._store.settle(self._outputs.handlers)
+            self._store.publish_pending(self._outputs.handlers)
         failpoint("epoch.after_publish")
         self._logs.tell(self._store)
         pending = len(self._store.pending())

@@ -159,7 +159,9 @@ class Outputs:
             self.record(name, epoch=epoch, checkpoint=self._history.checkpoint)
         pending = store.pending()
         for name, writer in self.writers.items():
-            writer.tidy([token.checkpoint for token in pending if token.sink == name])
+            writer.remove_stale_staging(
+                [token.checkpoint for token in pending if token.sink == name]
+            )
 
     def _begin_rebuild(self, name: str, store: Store) -> None:
         """From the mark on, every start knows that the output is not complete."""

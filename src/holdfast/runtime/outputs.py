@@ -160,7 +160,7 @@ def planned_history(reader: StoreReader, plan: RecoveryPlan) -> History | None:
     ]
     return history_of(
         reader.header().lineage,
-        reader.home.pipeline,
+        reader.directory.pipeline,
         plan.manifest,
         live,
         reader.outcomes(),

@@ -50,7 +50,7 @@ class Quarantine:
     def __init__(self, store: Store, place: Place, writers: Mapping[str, SinkWriter]) -> None:
         """Nothing is read yet."""
         self._store, self._storage, self._writers = store, storage_of(place), writers
-        self._root = f".quarantine/{store.reader.home.pipeline}"
+        self._root = f".quarantine/{store.reader.directory.pipeline}"
 
     def set_aside(self, sinks: Collection[str], notes: list[str]) -> None:
         """Move what these sinks failed to publish; all that waits, of sinks that are gone."""

@@ -96,7 +96,7 @@ class StageJob(msgspec.Struct, frozen=True):
     runs: dict[str, list[RunInfo]] = {}
     staging: dict[str, str] = {}
     watermark_us: int | None = None
-    settled_us: int | None = None
+    previous_watermark_us: int | None = None
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,9 @@ def _work(
 ) -> tuple[Result, list[RunInfo], dict[str, tuple[int, int]]]:
     source = source_of(spec.place, spec.pipeline)
     storage = storage_of(spec.place)
-    bounds = work.bounds_us(job.settled_us) if job.settled_us is not None else {}
+    bounds = (
+        work.bounds_us(job.previous_watermark_us) if job.previous_watermark_us is not None else {}
+    )
     opened = {}
     for name, schema in work.traces.items():
         kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
@@ -285,7 +287,7 @@ def _work(
             partitions=spec.partitions, time_bound_us=bounds.get(name),
         )  # fmt: skip
     wanted = spec.emit or any(not target.late for target in spec.targets)
-    context = EpochContext(job.epoch, job.watermark_us, job.settled_us, wanted)
+    context = EpochContext(job.epoch, job.watermark_us, job.previous_watermark_us, wanted)
     result = work.process(rows, opened, context)
     runs = []
     for name, update in result.updates.items():

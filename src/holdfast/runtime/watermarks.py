@@ -108,12 +108,12 @@ class Watermarks:
     sources: Sequence[SourceNode]
     clock: Clock = field(default_factory=SystemClock)
     marks_us: dict[str, int] = field(default_factory=dict)
-    settled_us: int | None = None
+    previous_watermark_us: int | None = None
     _active_ms: dict[str, int] = field(default_factory=dict)
 
-    def restore(self, settled_us: int | None, marks_us: Mapping[str, int]) -> None:
+    def restore(self, previous_watermark_us: int | None, marks_us: Mapping[str, int]) -> None:
         """Go on from a checkpoint."""
-        self.settled_us = settled_us
+        self.previous_watermark_us = previous_watermark_us
         self.marks_us = dict(marks_us)
 
     def seen(self, name: str, newest_us: int | None) -> None:
@@ -151,6 +151,6 @@ class Watermarks:
         marks = [self.marks_us.get(source.name) for source in busy]
         known = [mark for mark in marks if mark is not None]
         if not known or len(known) < len(busy):
-            return self.settled_us
+            return self.previous_watermark_us
         mark = min(known)
-        return mark if self.settled_us is None else max(mark, self.settled_us)
+        return mark if self.previous_watermark_us is None else max(mark, self.previous_watermark_us)

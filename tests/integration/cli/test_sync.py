@@ -63,7 +63,7 @@ def told(storage, name="p"):
         "pins": sorted((p.label, p.checkpoint) for p in reader.pins()),
         "status": {s.checkpoint: outcomes.status(s.checkpoint, "out") for s in reader.list()},
         "files": {
-            reader.home.file(e): storage.get(reader.home.file(e))
+            reader.directory.file(e): storage.get(reader.directory.file(e))
             for s in reader.list()
             for e in reader.manifest(s).files
         },

@@ -495,7 +495,7 @@ def test_a_sink_error_with_odd_characters_is_recorded_and_not_hidden(rig):
     with rig.open() as store:
         rig.commit(store, settle=False)
         with pytest.raises(StorageError) as caught:
-            store.settle({"out": Sink()})
+            store.publish_pending({"out": Sink()})
         assert caught.value.kind == "sink_failed"
         assert store.pending()[0].status == "failed"
 

@@ -456,8 +456,8 @@ def test_recovery_rolls_pending_and_failed_tokens_forward_in_order(rig):
     with rig.open() as store:
         assert [t.epoch for t in store.recovery.roll_forward] == [0, 1, 2]
         assert "will be committed" in str(store.recovery)
-        assert [t.sink for t in store.settle({})] == ["out"] * 3
-        assert store.settle({"out": Sink()}) == []
+        assert [t.sink for t in store.publish_pending({})] == ["out"] * 3
+        assert store.publish_pending({"out": Sink()}) == []
         assert store.pending() == []
     assert published == [(0, "token-0"), (1, "token-1"), (2, "token-2")]
     with rig.open() as store:
@@ -478,11 +478,11 @@ def test_a_sink_that_fails_is_recorded_and_tried_again(rig):
         for _ in range(3):
             rig.commit(store, settle=False)
         with pytest.raises(StorageError) as caught:
-            store.settle({"out": Flaky()})
+            store.publish_pending({"out": Flaky()})
         assert caught.value.kind == "sink_failed"
         assert caught.value.facts["epoch"] == 1
         assert [(t.epoch, t.status) for t in store.pending()] == [(1, "failed"), (2, "pending")]
-        store.settle({"out": Flaky()})
+        store.publish_pending({"out": Flaky()})
         assert store.pending() == []
     assert tries == [0, 1, 1, 2]
 

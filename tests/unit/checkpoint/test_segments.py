@@ -72,7 +72,7 @@ def filled(storage, count=8, pipeline="p"):
 
 def runs(reader, ref="latest"):
     manifest = reader.manifest(ref)
-    return {reader.home.storage.get(reader.home.file(e)) for e in manifest.files_of("op")}
+    return {reader.directory.storage.get(reader.directory.file(e)) for e in manifest.files_of("op")}
 
 
 def expected(count):

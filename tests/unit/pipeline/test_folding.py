@@ -141,7 +141,7 @@ def test_a_crash_at_every_step_of_a_fold_leaves_all_rows(tmp_path, point) -> Non
         writer.fold(4, every=None)
     assert rows(path) == want
     writer = opened(path)
-    writer.tidy([])
+    writer.remove_stale_staging([])
     writer.fold(4, every=None)
     assert rows(path) == want
     assert directories(path) == [4, 5]
@@ -172,7 +172,7 @@ def test_old_trees_go_after_the_grace_period_and_staged_rows_stay(tmp_path) -> N
         writer.fold(turn * 3 + 1, every=None)
         assert (path / staged / "part-1.parquet").read_bytes() == b"rows"
         assert rows(path) == want
-    writer.tidy(["waiting"])
+    writer.remove_stale_staging(["waiting"])
     assert len(os.listdir(tmp_path / ".out.versions")) == 1
     assert (path / staged / "part-1.parquet").exists()
 

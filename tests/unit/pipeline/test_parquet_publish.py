@@ -69,7 +69,7 @@ def test_staged_rows_that_vanished_are_an_error_and_strangers_are_tidied(place) 
     storage = open_storage(url, options=options)
     writer = Parquet(url, storage_options=options).open("out", "p", None, None)
     kept, gone = stage(writer, storage, 0, [1]), stage(writer, storage, 1, [2])
-    writer.tidy([kept.checkpoint])
+    writer.remove_stale_staging([kept.checkpoint])
     with pytest.raises(NotFoundError) as caught:
         writer.commit(gone)
     assert caught.value.kind == "staging_lost"

@@ -61,7 +61,7 @@ class World:
         )
         outputs.look(history, store.reader, store.list(), new, store.pending())
         outputs.act(store)
-        store.settle(outputs.handlers)
+        store.publish_pending(outputs.handlers)
         return outputs
 
     def epoch(self, sinks=("log", "now", "fn")) -> None:
@@ -119,7 +119,7 @@ def test_rows_are_published_then_recorded_then_settled(world) -> None:
         assert outputs.owners["log"].checkpoint == newest.checkpoint
         world.epoch()
         with crash_at(point), pytest.raises(SimulatedCrash):
-            world.store.settle(outputs.handlers)
+            world.store.publish_pending(outputs.handlers)
         assert world.statuses()["log"] == "pending"
         record = world.sinks["log"].open("log", "p", None, None).look(None).owner
         behind = point == "output.after_rows"
@@ -147,7 +147,7 @@ def test_what_can_pass_is_tried_again_and_other_sinks_do_not_wait(world, monkeyp
     world.epoch()
     before = world.clock.wall_us()
     with pytest.raises(StorageError) as caught:
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     assert caught.value.kind == "sink_failed" and caught.value.facts["tries"] == 3
     assert world.clock.wall_us() - before >= 1_000_000
     assert world.statuses() == {"log": "failed", "now": "committed", "fn": "committed"}
@@ -155,11 +155,11 @@ def test_what_can_pass_is_tried_again_and_other_sinks_do_not_wait(world, monkeyp
     world.epoch()
     tries.clear()
     with pytest.raises(StorageError) as caught:
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     assert tries == [0] and not caught.value.retryable
     assert "--set-aside" in caught.value.remedy and "bad row" in str(caught.value)
     monkeypatch.setattr(world.writers["log"], "commit", real)
-    world.store.settle(outputs.handlers)
+    world.store.publish_pending(outputs.handlers)
     assert world.log() == [0, 1]
 
 
@@ -177,7 +177,7 @@ def test_failed_epochs_are_set_aside_by_name_and_published_once(world, monkeypat
     monkeypatch.setattr(world.writers["log"], "commit", commit)
     world.epoch()
     with pytest.raises(StorageError):
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     notes: list[str] = []
     quarantine = Quarantine(world.store, world.place, world.writers)
     quarantine.set_aside(["now"], notes)
@@ -189,7 +189,7 @@ def test_failed_epochs_are_set_aside_by_name_and_published_once(world, monkeypat
     broken["on"] = False
     for _ in range(5):
         world.epoch()
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
         world.store.retain()
     assert world.log() == [1, 2, 3, 4, 5]
     assert min(s.epoch for s in world.store.list()) == 3
@@ -204,18 +204,18 @@ def test_what_a_rebuild_or_a_restore_made_wrong_is_not_published_late(world, mon
     """The rows of a rebuilt output are in it; a history that was left is not published."""
     outputs = world.start()
     world.epoch()
-    world.store.settle(outputs.handlers)
+    world.store.publish_pending(outputs.handlers)
     monkeypatch.setattr(world.writers["log"], "commit", lambda _: 1 / 0)
     world.epoch()
     with pytest.raises(StorageError):
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     quarantine = Quarantine(world.store, world.place, world.writers)
     quarantine.set_aside(["log"], [])
     with pytest.raises(RefusedError) as caught:
         monkeypatch.setattr(world.writers["now"], "commit", lambda _: 1 / 0)
         world.epoch()
         with pytest.raises(StorageError):
-            world.store.settle(outputs.handlers)
+            world.store.publish_pending(outputs.handlers)
         quarantine.set_aside(["now"], [])
     assert caught.value.kind == "cannot_set_aside"
     notes: list[str] = []
@@ -241,7 +241,7 @@ def test_a_rebuild_supersedes_what_waits_and_begins_again_after_a_crash(world) -
     assert {token.sink for token in world.store.pending()} == set()
     assert world.statuses()["log"] == "aborted" and world.log() == []
     world.epoch(["log"])
-    world.store.settle(outputs.handlers)
+    world.store.publish_pending(outputs.handlers)
     assert world.log() == [2]
     record = outputs.owners["log"]
     assert (record.epoch, record.since, record.building) == (2, 2, False)
@@ -258,7 +258,7 @@ def test_all_outputs_are_asked_before_one_is_touched(world) -> None:
     outputs = world.start()
     for _ in range(3):
         world.epoch()
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     other = World(world.home / "other")
     other.start()
     theirs = (world.home / "other" / ".now.versions" / "_holdfast.json").read_bytes()
@@ -277,7 +277,7 @@ def test_a_store_that_came_without_its_staged_rows_rebuilds_its_outputs(world) -
     outputs = world.start()
     world.epoch()
     with crash_at("output.after_rows"), pytest.raises(SimulatedCrash):
-        world.store.settle(outputs.handlers)
+        world.store.publish_pending(outputs.handlers)
     for file in (world.home / "cp" / ".staging" / "p" / "now").rglob("*.parquet"):
         file.unlink()
     world.open()

@@ -31,7 +31,7 @@ def test_a_watermark_is_the_newest_time_less_the_delay_and_never_goes_back():
     for newest, expected in ((100, 90), (50, 90), (None, 90), (101, 91)):
         watermarks.seen("a", None if newest is None else newest * SECOND)
         assert watermarks.now_us() == expected * SECOND
-    watermarks.settled_us = 95 * SECOND
+    watermarks.previous_watermark_us = 95 * SECOND
     assert watermarks.now_us() == 95 * SECOND
 
 
@@ -55,7 +55,7 @@ def test_an_idle_source_is_not_waited_for_until_it_speaks_again():
     clock.advance_ms(1)
     assert watermarks.is_idle("slow")
     assert watermarks.now_us() == 100 * SECOND
-    watermarks.settled_us = watermarks.now_us()
+    watermarks.previous_watermark_us = watermarks.now_us()
     watermarks.seen("slow", 30 * SECOND)
     assert watermarks.now_us() == 100 * SECOND
     watermarks.seen("fast", 200 * SECOND)
@@ -77,7 +77,7 @@ def test_when_all_sources_are_idle_time_stands_still():
     """Silence alone closes nothing."""
     watermarks, clock = marks(source("a", idle=5))
     watermarks.seen("a", 50 * SECOND)
-    watermarks.settled_us = 40 * SECOND
+    watermarks.previous_watermark_us = 40 * SECOND
     clock.advance_ms(60_000)
     assert watermarks.now_us() == 40 * SECOND
 

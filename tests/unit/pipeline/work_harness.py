@@ -21,18 +21,22 @@ class Harness:
         self.source = RunSource(self.storage)
         self.runs = {name: [] for name in work.traces}
         self.epoch = 0
-        self.settled_us: int | None = None
+        self.previous_watermark_us: int | None = None
 
     def step(self, rows: pa.RecordBatch, watermark_us: int | None = None):
         """One epoch; traces are opened with the bounds of the watermark before, as in a task."""
-        bounds = {} if self.settled_us is None else self.work.bounds_us(self.settled_us)
+        bounds = (
+            {}
+            if self.previous_watermark_us is None
+            else self.work.bounds_us(self.previous_watermark_us)
+        )
         traces = {}
         for name, schema in self.work.traces.items():
             kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
             traces[name] = kind.open(
                 self.runs[name], self.source, schema, time_bound_us=bounds.get(name)
             )
-        context = EpochContext(self.epoch, watermark_us, self.settled_us, self.wanted)
+        context = EpochContext(self.epoch, watermark_us, self.previous_watermark_us, self.wanted)
         result = self.work.process(rows, traces, context)
         for name, update in result.updates.items():
             target = RunTarget(
@@ -44,5 +48,5 @@ class Harness:
             if run is not None:
                 self.runs[name].append(run)
         self.epoch += 1
-        self.settled_us = watermark_us
+        self.previous_watermark_us = watermark_us
         return result

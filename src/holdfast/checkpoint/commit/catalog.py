@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from holdfast.checkpoint.commit.conditional_put import publish
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.clock import Clock
 from holdfast.errors import (
     AlreadyExistsError,
@@ -136,18 +136,18 @@ def off_lineage(live: Iterable[Summary], checkpoint: CheckpointId) -> list[Summa
     return [e for e in live if e.sequence > oldest and e.checkpoint not in chain]
 
 
-def load_catalog(home: Home) -> CatalogState | None:
+def load_catalog(directory: PipelineDirectory) -> CatalogState | None:
     """Read base..head; None when there is no record at all.
 
     A writer may compact while this reads: a record that vanishes, or a gap that a second listing
     does not show, means reading the list again.
     """
     for listing in range(_LISTINGS):
-        sequences = record_numbers(home)
+        sequences = record_numbers(directory)
         if not sequences:
             return None
         try:
-            return _read_chain(home, sequences)
+            return _read_chain(directory, sequences)
         except NotFoundError:
             continue
         except CorruptionError as error:
@@ -162,18 +162,18 @@ def load_catalog(home: Home) -> CatalogState | None:
     )
 
 
-def record_numbers(home: Home) -> list[Sequence]:
+def record_numbers(directory: PipelineDirectory) -> list[Sequence]:
     """The numbers of all records that are there."""
     return sorted(
         meaning.sequence
-        for entry in home.list(paths.CATALOG)
+        for entry in directory.list(paths.CATALOG)
         if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
     )
 
 
-def _read_chain(home: Home, sequences: list[Sequence]) -> CatalogState:
+def _read_chain(directory: PipelineDirectory, sequences: list[Sequence]) -> CatalogState:
     head = sequences[-1]
-    base = _find_base(home, sequences)
+    base = _find_base(directory, sequences)
     wanted = [number for number in sequences if number >= base]
     if len(wanted) != head - base + 1:  # never count up to a number that a stranger has chosen
         there = set(wanted)
@@ -181,35 +181,35 @@ def _read_chain(home: Home, sequences: list[Sequence]) -> CatalogState:
         raise CorruptionError(
             "the catalog has a gap",
             kind="catalog_gap",
-            path=home.at(paths.record(Sequence(missing))),
+            path=directory.at(paths.record(Sequence(missing))),
             missing=head - base + 1 - len(wanted),
             remedy=REBUILD,
         )
-    contents = home.get_many(
+    contents = directory.get_many(
         [paths.record(number) for number in wanted], bytes_max=RECORD_BYTES_MAX
     )
     chain = _Chain(CatalogState(base=base))
     for number, content in zip(wanted, contents, strict=True):
         if isinstance(content, HoldfastError) and not isinstance(content, CorruptionError):
             raise content
-        chain.add(number, home.at(paths.record(number)), content)
-    return chain.finish(home)
+        chain.add(number, directory.at(paths.record(number)), content)
+    return chain.finish(directory)
 
 
-def _find_base(home: Home, sequences: list[Sequence]) -> Sequence:
+def _find_base(directory: PipelineDirectory, sequences: list[Sequence]) -> Sequence:
     """The newest readable record says where the readable part begins."""
     reason: HoldfastError | None = None
     for number in reversed(sequences):
         path = paths.record(number)
         try:
-            data = home.get(path, bytes_max=RECORD_BYTES_MAX)
-            return parse_record(data, home.at(path), number).base
+            data = directory.get(path, bytes_max=RECORD_BYTES_MAX)
+            return parse_record(data, directory.at(path), number).base
         except CorruptionError as error:
             reason = reason or error
     raise CorruptionError(
         "no record of the catalog can be read",
         kind="catalog_lost",
-        path=home.at(paths.CATALOG),
+        path=directory.at(paths.CATALOG),
         records=len(sequences),
         reason=reason.kind if reason else None,
         remedy=REBUILD,
@@ -248,12 +248,12 @@ class _Chain:
         self._damage.append(Finding(severity="error", kind=kind, message=message, path=path))
         self._damaged.append(number)
 
-    def finish(self, home: Home) -> CatalogState:
+    def finish(self, directory: PipelineDirectory) -> CatalogState:
         if self._state.base in self._damaged and self._state.base != 0:
             raise CorruptionError(
                 "the base record of the catalog is damaged",
                 kind="catalog_lost",
-                path=home.at(paths.record(self._state.base)),
+                path=directory.at(paths.record(self._state.base)),
                 remedy=REBUILD,
             )
         return replace(
@@ -267,10 +267,15 @@ class CatalogWriter:
     """Appends records for one writer, and knows when that writer is dead."""
 
     def __init__(
-        self, home: Home, storage: Storage, state: CatalogState, writer: WriterId, clock: Clock
+        self,
+        directory: PipelineDirectory,
+        storage: Storage,
+        state: CatalogState,
+        writer: WriterId,
+        clock: Clock,
     ) -> None:
         """Go on after `state`."""
-        self._home = home
+        self._directory = directory
         self._storage = storage
         self._clock = clock
         self.state = state
@@ -314,7 +319,7 @@ class CatalogWriter:
             body=body,
         )
         data = record_bytes(record)
-        path = self._home.at(paths.record(number))
+        path = self._directory.at(paths.record(number))
         self.put_done = False
         try:
             self._put(path, data, spare=not isinstance(body, CommitBody))
@@ -348,7 +353,7 @@ class CatalogWriter:
         except HoldfastError as error:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",
-                path=self._home.at(paths.record(number)),
+                path=self._directory.at(paths.record(number)),
                 remedy="open the store again: recovery reads what is there and goes on from it",
             ) from error
 
@@ -362,7 +367,7 @@ class CatalogWriter:
         """
         tags = {
             meaning.sequence: entry.tag
-            for entry in self._home.list(paths.CATALOG)
+            for entry in self._directory.list(paths.CATALOG)
             if (meaning := paths.classify(entry.path)) is not None and meaning.sequence is not None
         }
         held = bool(tags) and max(tags) == newest and (known is None or known in tags)
@@ -380,7 +385,7 @@ class CatalogWriter:
         if not self.state.head_sha256:
             return True  # it could not be read when we opened: there is nothing to compare
         try:
-            data = self._home.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
+            data = self._directory.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
         except (NotFoundError, CorruptionError):
             return False
         return hashlib.sha256(data).hexdigest() == self.state.head_sha256
@@ -388,7 +393,7 @@ class CatalogWriter:
     def _fenced(self, number: Sequence) -> FencedError:
         return FencedError(
             "another writer has taken over this pipeline",
-            pipeline=self._home.pipeline,
+            pipeline=self._directory.pipeline,
             sequence=number,
             writer=self.writer,
             remedy="stop this process; the other writer goes on from the last checkpoint",
@@ -439,7 +444,9 @@ class CatalogWriter:
         failpoint("compact.after_base")
         old = [number for number in self._seen if number < self.state.base]
         for batch in (old[:1], old[1:]):
-            self._storage.delete_many([self._home.at(paths.record(number)) for number in batch])
+            self._storage.delete_many(
+                [self._directory.at(paths.record(number)) for number in batch]
+            )
             if batch == old[:1]:
                 failpoint("compact.after_first_delete")
         return len(old)

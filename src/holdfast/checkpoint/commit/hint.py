@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from holdfast.checkpoint.commit.catalog import CatalogState
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
@@ -19,7 +19,11 @@ from holdfast.storage.base import Storage
 
 
 def write_hint(
-    home: Home, storage: Storage, state: CatalogState, checkpoint: CheckpointId, epoch: Epoch
+    directory: PipelineDirectory,
+    storage: Storage,
+    state: CatalogState,
+    checkpoint: CheckpointId,
+    epoch: Epoch,
 ) -> None:
     """Leave the hint; a failure is ignored."""
     latest = Latest(
@@ -31,15 +35,15 @@ def write_hint(
         epoch=epoch,
     )
     try:
-        storage.put(home.at(paths.LATEST), latest_bytes(latest), durable=False)
+        storage.put(directory.at(paths.LATEST), latest_bytes(latest), durable=False)
     except HoldfastError:
         return
 
 
-def read_hint(home: Home) -> Latest | None:
+def read_hint(directory: PipelineDirectory) -> Latest | None:
     """The hint, or None where it is missing or damaged."""
     try:
-        data = home.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
-        return parse_latest(data, home.at(paths.LATEST))
+        data = directory.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+        return parse_latest(data, directory.at(paths.LATEST))
     except (NotFoundError, CorruptionError):
         return None

@@ -19,7 +19,7 @@ import sys
 from dataclasses import dataclass
 
 from holdfast.checkpoint.commit.catalog import CatalogWriter, load_catalog
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery.rebuild import summarise
@@ -64,7 +64,7 @@ def software(spark: str = "") -> Versions:
 
 
 def commit_draft(
-    home: Home,
+    directory: PipelineDirectory,
     storage: Storage,
     catalog: CatalogWriter,
     draft: Draft,
@@ -88,20 +88,20 @@ def commit_draft(
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
     try:
-        own = _check_own_files(home, manifest)
-        _check_inherited(home, manifest, parent)
+        own = _check_own_files(directory, manifest)
+        _check_inherited(directory, manifest, parent)
     except CorruptionError:
         catalog.confirm_alive()  # a successor's clean-up takes the drafts of whom it has fenced
         raise
     try:
-        storage.put(home.at(path), data, durable=False)
+        storage.put(directory.at(path), data, durable=False)
         failpoint("commit.after_manifest")
     except HoldfastError:
-        _forget(home, storage, path)
+        _forget(directory, storage, path)
         catalog.confirm_alive()
         raise
     try:
-        storage.barrier([*(home.at(name) for name in own), home.at(path)])
+        storage.barrier([*(directory.at(name) for name in own), directory.at(path)])
     except HoldfastError:
         # A file that failed to sync once may sync "well" the next time without its data: what
         # was written must not be offered again.
@@ -116,17 +116,17 @@ def commit_draft(
     except CommitUnknownError:
         raise
     except FencedError:
-        draft.finished = catalog.put_done or _may_be_needed(home, manifest)
+        draft.finished = catalog.put_done or _may_be_needed(directory, manifest)
         raise
     except HoldfastError:
         draft.finished = False
-        _forget(home, storage, path)
+        _forget(directory, storage, path)
         raise
     failpoint("commit.after_record")
     return Committed(summary, manifest)
 
 
-def _may_be_needed(home: Home, manifest: Manifest) -> bool:
+def _may_be_needed(directory: PipelineDirectory, manifest: Manifest) -> bool:
     """Whether anybody may count on a checkpoint whose record was refused.
 
     The refused put may have been the second one of a client that tries again by itself: the first
@@ -134,9 +134,9 @@ def _may_be_needed(home: Home, manifest: Manifest) -> bool:
     that successor, and so do its files while a later checkpoint names them, even after it was
     dropped itself: deleting any of it would be a loss of data.
     """
-    own, reader = manifest.own_prefix(), StoreReader(home)
+    own, reader = manifest.own_prefix(), StoreReader(directory)
     try:
-        state = load_catalog(home)
+        state = load_catalog(directory)
         if state is None or state.damage or state.find(manifest.checkpoint) is not None:
             return True
         if any(pin.checkpoint == manifest.checkpoint for pin in reader.pins()):
@@ -150,10 +150,10 @@ def _may_be_needed(home: Home, manifest: Manifest) -> bool:
         return True
 
 
-def _forget(home: Home, storage: Storage, path: str) -> None:
+def _forget(directory: PipelineDirectory, storage: Storage, path: str) -> None:
     """A manifest without a record must not be taken for a checkpoint by a rebuild."""
     try:
-        storage.delete(home.at(path))
+        storage.delete(directory.at(path))
     except HoldfastError:
         return
 
@@ -207,19 +207,19 @@ def _check_watermark(before: int, now: int | None, source: str | None) -> None:
         )
 
 
-def _check_own_files(home: Home, manifest: Manifest) -> list[str]:
+def _check_own_files(directory: PipelineDirectory, manifest: Manifest) -> list[str]:
     """One listing shows whether every new file is there and whole, before anything is published."""
     prefix = manifest.own_prefix()
     new = {e.path: e for e in manifest.files if e.pipeline is None and e.path.startswith(prefix)}
     if not new:
         return []
-    sizes = {entry.path: entry.size for entry in home.list(prefix.rstrip("/"))}
+    sizes = {entry.path: entry.size for entry in directory.list(prefix.rstrip("/"))}
     for path, entry in new.items():
         if sizes.get(path) != entry.size:
             raise CorruptionError(
                 "a file of the draft is missing or has another size than its writer said",
                 kind="draft_file_differs",
-                path=home.at(path),
+                path=directory.at(path),
                 expected=entry.size,
                 actual=sizes.get(path),
                 remedy="write the file again under a new attempt; nothing was committed",
@@ -227,19 +227,21 @@ def _check_own_files(home: Home, manifest: Manifest) -> list[str]:
     return list(new)
 
 
-def _check_inherited(home: Home, manifest: Manifest, parent: Manifest | None) -> None:
+def _check_inherited(
+    directory: PipelineDirectory, manifest: Manifest, parent: Manifest | None
+) -> None:
     """Files of others that the parent does not vouch for are looked at before they count."""
     vouched = {id(entry) for entry in parent.files} if parent else set()
     own = manifest.own_prefix()
     for entry in manifest.files:
         if id(entry) in vouched or (entry.pipeline is None and entry.path.startswith(own)):
             continue
-        finding = check_file(home.storage, home.file(entry), entry, deep=False)
+        finding = check_file(directory.storage, directory.file(entry), entry, deep=False)
         if finding is not None:
             raise CorruptionError(
                 "a file that the draft wants to inherit is missing or has another size",
                 kind="inherited_file_differs",
-                path=home.file(entry),
+                path=directory.file(entry),
                 reason=finding.message,
                 remedy="inherit only files of checkpoints that are live; nothing was committed",
             )

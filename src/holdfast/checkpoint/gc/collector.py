@@ -22,7 +22,7 @@ from holdfast.checkpoint.gc.reachability import (
 )
 from holdfast.checkpoint.gc.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.reader import Outcomes, StoreReader
-from holdfast.checkpoint.recovery.open import Surroundings
+from holdfast.checkpoint.recovery.open import StoreEnvironment
 from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
 from holdfast.checkpoint.replication.origin import pins_for
 from holdfast.checkpoint.verify import check_file
@@ -46,9 +46,11 @@ from holdfast.storage.local.reserve import fill_reserve
 class Collector:
     """Removes what is no longer needed, for one writer."""
 
-    def __init__(self, around: Surroundings, reader: StoreReader, catalog: CatalogWriter) -> None:
+    def __init__(
+        self, environment: StoreEnvironment, reader: StoreReader, catalog: CatalogWriter
+    ) -> None:
         """Begin with no manifest in memory."""
-        self._around = around
+        self._environment = environment
         self._reader = reader
         self._catalog = catalog
         self._manifests: dict[CheckpointId, Manifest] = {}
@@ -92,7 +94,7 @@ class Collector:
             raise
         except HoldfastError as error:
             report.error = error
-        fill_reserve(self._around.storage)
+        fill_reserve(self._environment.storage)
         return report
 
     def compact_if_due(self) -> None:
@@ -109,7 +111,7 @@ class Collector:
             return
 
     def _due(self) -> bool:
-        return self._catalog.compaction_due(self._around.settings.base_every_min)
+        return self._catalog.compaction_due(self._environment.settings.base_every_min)
 
     def gc(
         self,
@@ -129,33 +131,33 @@ class Collector:
                 base=self._state.base, head=self._state.head,
                 live=tuple(e for e in self._state.live if e.checkpoint not in dropped),
             )  # fmt: skip
-            sweep = self._plan_sweep(self._reader.home.list(), state, busy)
+            sweep = self._plan_sweep(self._reader.directory.list(), state, busy)
             return SweepReport(sweep, dropped=dropped, dry_run=True)
         self._rescue_pinned()
         if plan.drop:
             self._check_safe(plan, outcomes)
             dropped = self._drop(plan.drop, "gc")
         sweep = self._plan_sweep(self._everything(), self._state, busy)
-        report = run_sweep(self._reader.home, self._around.storage, sweep, "gc")
+        report = run_sweep(self._reader.directory, self._environment.storage, sweep, "gc")
         report.dropped = dropped
         failpoint("gc.after_sweep")
         report.released = self._release_fork_pins()
         self.compact_if_due()
-        fill_reserve(self._around.storage)
+        fill_reserve(self._environment.storage)
         return report
 
     def _release_fork_pins(self) -> tuple[str, ...]:
         """A fork that needs nothing of its origin any more lets the origin's savepoint go."""
-        name = self._reader.home.pipeline
+        name = self._reader.directory.pipeline
         needs = (e.pipeline for s in self._state.live for e in self.manifest(s).files)
         if self._lost(self._state) or any(pipeline not in (None, name) for pipeline in needs):
             return ()
-        held = pins_for(self._around.storage, name)
+        held = pins_for(self._environment.storage, name)
         if held:
             # A fork of this name that is made now opens the pipeline before it pins anything.
             self._catalog.confirm_alive()
         for path in held.values():
-            self._around.storage.delete(path)
+            self._environment.storage.delete(path)
         return tuple(held)
 
     def delete(
@@ -176,7 +178,7 @@ class Collector:
         report = self._sweep(files, dropped)
         failpoint("delete.after_sweep")
         self.compact_if_due()
-        fill_reserve(self._around.storage)
+        fill_reserve(self._environment.storage)
         return report
 
     def clean_up(self, *, busy: Collection[CheckpointId] = ()) -> SweepReport:
@@ -186,7 +188,7 @@ class Collector:
             self._check_undamaged()
             self._rescue_pinned()
             sweep = self._plan_sweep(self._everything(), self._state, busy)
-            return run_sweep(self._reader.home, self._around.storage, sweep, "cleanup")
+            return run_sweep(self._reader.directory, self._environment.storage, sweep, "cleanup")
         except HoldfastError as error:
             report.error = error
         return report
@@ -200,8 +202,8 @@ class Collector:
             self._state,
             outcomes,
             self._reader.pins() if pins else (),
-            settings=self._around.settings,
-            now_us=self._around.clock.wall_us(),
+            settings=self._environment.settings,
+            now_us=self._environment.clock.wall_us(),
             keep=keep,
         )
 
@@ -223,8 +225,8 @@ class Collector:
             if summary.checkpoint in self._trusted:
                 return
             for entry in self.manifest(summary).files:
-                path = self._reader.home.file(entry)
-                finding = check_file(self._around.storage, path, entry, deep=False)
+                path = self._reader.directory.file(entry)
+                finding = check_file(self._environment.storage, path, entry, deep=False)
                 if finding is not None:
                     raise CorruptionError(
                         "the checkpoint that would stay is not whole, so nothing is dropped",
@@ -288,7 +290,7 @@ class Collector:
         Without the question afterwards, a writer that was overtaken would take the checkpoints
         of its successor for leftovers.
         """
-        listing = [*self._reader.home.list()]
+        listing = [*self._reader.directory.list()]
         self._catalog.confirm_alive()
         return listing
 
@@ -311,7 +313,7 @@ class Collector:
 
     def _needed(self, state: CatalogState) -> set[str]:
         """Every path that a live checkpoint names; unreadable manifests stop the collection."""
-        return reachable(self._readable(state), self._reader.home.pipeline)
+        return reachable(self._readable(state), self._reader.directory.pipeline)
 
     def _readable(self, state: CatalogState) -> Iterator[Manifest]:
         for summary in state.live:
@@ -348,9 +350,9 @@ class Collector:
             except CorruptionError:
                 return None
             for file in manifest.files:
-                if file.pipeline in (None, self._reader.home.pipeline):
+                if file.pipeline in (None, self._reader.directory.pipeline):
                     found[file.path] = Entry(file.path, file.size)
-            for entry in self._reader.home.list(paths.checkpoint_dir(summary.checkpoint)):
+            for entry in self._reader.directory.list(paths.checkpoint_dir(summary.checkpoint)):
                 found[entry.path] = entry
             for entry in self._outcome_entries(summary):
                 found[entry.path] = entry
@@ -360,12 +362,12 @@ class Collector:
         if not summary.sinks:
             return []
         prefix = f"{paths.OUTCOMES}/{summary.epoch:020d}-"
-        return [e for e in self._reader.home.list(paths.OUTCOMES) if e.path.startswith(prefix)]
+        return [e for e in self._reader.directory.list(paths.OUTCOMES) if e.path.startswith(prefix)]
 
     def _sweep(self, files: list[Entry] | None, dropped: tuple[CheckpointId, ...]) -> SweepReport:
         listing = self._everything() if files is None else files
         plan = self._plan_sweep(listing, self._state)
-        report = run_sweep(self._reader.home, self._around.storage, plan, "gc")
+        report = run_sweep(self._reader.directory, self._environment.storage, plan, "gc")
         report.dropped = dropped
         for checkpoint in dropped:
             self._manifests.pop(checkpoint, None)

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from holdfast.checkpoint.commit.catalog import CatalogState
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.errors import HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format import paths
@@ -108,7 +108,9 @@ def plan_sweep(
     return SweepPlan(tuple(delete), classes, tuple(foreign), tuple(shared))
 
 
-def run_sweep(home: Home, storage: Storage, plan: SweepPlan, prefix: str) -> SweepReport:
+def run_sweep(
+    directory: PipelineDirectory, storage: Storage, plan: SweepPlan, prefix: str
+) -> SweepReport:
     """Delete what the plan says; the first failure ends it and is reported, not raised.
 
     Manifests go first: a half-deleted checkpoint must not look like one that could be rebuilt.
@@ -120,7 +122,7 @@ def run_sweep(home: Home, storage: Storage, plan: SweepPlan, prefix: str) -> Swe
         failpoint(points[0]) if points[0] else None
     try:
         for batch in _batches(plan.delete):
-            storage.delete_many([home.at(entry.path) for entry in batch])
+            storage.delete_many([directory.at(entry.path) for entry in batch])
             if report.deleted == 0:
                 failpoint(points[1])
             report.deleted += len(batch)

@@ -93,7 +93,7 @@ def _outcome_bytes(reader: StoreReader, shown: Sequence[Summary]) -> Counter[int
     """By epoch, the bytes of what is recorded about its sinks."""
     found: Counter[int] = Counter()
     epochs = {paths.outcomes_of(summary.epoch): summary.epoch for summary in shown if summary.sinks}
-    for entry in reader.home.list(paths.OUTCOMES) if epochs else ():
+    for entry in reader.directory.list(paths.OUTCOMES) if epochs else ():
         epoch = epochs.get(entry.path[: paths.OUTCOMES_OF_LENGTH])
         if epoch is not None and paths.classify(entry.path) is not None:
             found[epoch] += entry.size
@@ -126,7 +126,7 @@ def _read(
     for start in range(0, len(summaries), _BATCH):
         some = summaries[start : start + _BATCH]
         wanted = [paths.manifest(summary.checkpoint) for summary in some]
-        contents = reader.home.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
+        contents = reader.directory.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
         for summary, content in zip(some, contents, strict=True):
             yield summary, _files(reader, summary, content)
 
@@ -144,8 +144,8 @@ def _files(
         found = _decoder.decode(content)
         if not found.segments:
             return found.files
-        path = reader.home.at(paths.manifest(summary.checkpoint))
-        whole = load_segments(reader.home, parse_manifest(content, path, summary.checkpoint))
+        path = reader.directory.at(paths.manifest(summary.checkpoint))
+        whole = load_segments(reader.directory, parse_manifest(content, path, summary.checkpoint))
     except (msgspec.MsgspecError, CorruptionError):
         return None
     return [File(entry.path, entry.size, entry.pipeline) for entry in whole.files]

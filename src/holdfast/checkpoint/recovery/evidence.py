@@ -133,9 +133,15 @@ def _head(reader: StoreReader) -> int | None:
 
 def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evidence:
     empty = Evidence(
-        pipeline=reader.home.pipeline, header=None, state=CatalogState(), outcomes=Outcomes({}),
-        checked={}, manifests={}, depth="none", epoch_seen=-1,
-    )  # fmt: skip
+        pipeline=reader.directory.pipeline,
+        header=None,
+        state=CatalogState(),
+        outcomes=Outcomes({}),
+        checked={},
+        manifests={},
+        depth="none",
+        epoch_seen=-1,
+    )
     try:
         header = reader.header()
     except NotFoundError:
@@ -208,7 +214,9 @@ def _hash_more(
             continue
         left -= entry.size
         files, size = files + 1, size + entry.size
-        finding = check_file(reader.home.storage, reader.home.file(entry), entry, deep=True)
+        finding = check_file(
+            reader.directory.storage, reader.directory.file(entry), entry, deep=True
+        )
         if finding is not None and finding not in found:
             found.append(finding)
     return Coverage(files, size, total.files - files, total.bytes - size)
@@ -230,12 +238,12 @@ def _try_manifest(
 def _epoch_of_manifests(reader: StoreReader) -> int:
     """With a damaged catalog, epochs that it forgot must not be used again."""
     highest = -1
-    for entry in reader.home.list(paths.CHECKPOINTS):
+    for entry in reader.directory.list(paths.CHECKPOINTS):
         meaning = paths.classify(entry.path)
         if meaning is None or meaning.kind != "manifest" or meaning.checkpoint is None:
             continue
         try:
-            data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
+            data = reader.directory.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
             highest = max(highest, parse_manifest(data, entry.path, meaning.checkpoint).epoch)
         except (CorruptionError, NotFoundError):
             continue  # one that was retired since it was listed has an epoch of the catalog

@@ -17,10 +17,10 @@ from typing import Any
 
 from holdfast.checkpoint.commit.catalog import CatalogWriter
 from holdfast.checkpoint.commit.conditional_put import publish
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery.evidence import Evidence, gather
-from holdfast.checkpoint.recovery.plan import RecoveryPlan, Wishes, plan_recovery
+from holdfast.checkpoint.recovery.plan import RecoveryOptions, RecoveryPlan, plan_recovery
 from holdfast.checkpoint.recovery.witness import SHRANK
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
@@ -39,7 +39,7 @@ _TRIES = 100
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class StoreEnvironment:
     """What a store is given from outside."""
 
     storage: Storage
@@ -61,7 +61,7 @@ class Opened:
     lease: Lease | None
 
 
-def surroundings(
+def store_environment(
     root: str | Path | Storage,
     *,
     settings: Settings | None = None,
@@ -69,10 +69,10 @@ def surroundings(
     ids: IdSource | None = None,
     options: dict[str, Any] | None = None,
     spark: str = "",
-) -> Surroundings:
+) -> StoreEnvironment:
     """Fill in the defaults."""
     storage = open_storage(root, options=options) if isinstance(root, (str, Path)) else root
-    return Surroundings(
+    return StoreEnvironment(
         storage, settings or Settings(), clock or SystemClock(), ids or RandomIds(), spark
     )
 
@@ -93,34 +93,42 @@ def recovery_plan(
     storage = (
         open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
     )
-    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
-    wishes = Wishes(
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
+    recovery = RecoveryOptions(
         topology=topology,
         resume=resume,
         accept_duplicates=accept_duplicates,
         accept_loss=accept_loss,
         allow_changes=allow_changes,
     )
-    return plan_recovery(gather(reader, settings or Settings(), resume), wishes)
+    return plan_recovery(gather(reader, settings or Settings(), resume), recovery)
 
 
-def take_over(around: Surroundings, pipeline: str, wishes: Wishes, *, takeover: bool) -> Opened:
+def take_over(
+    environment: StoreEnvironment, pipeline: str, options: RecoveryOptions, *, takeover: bool
+) -> Opened:
     """Plan, fence, and return what is held now."""
-    reader = StoreReader(Home(around.storage, paths.pipeline_dir(pipeline)))
+    reader = StoreReader(PipelineDirectory(environment.storage, paths.pipeline_dir(pipeline)))
     lease: Lease | None = None
     try:
         for attempt in range(_TRIES):
             if attempt:
-                around.clock.sleep_ms(min(attempt, 20))
-            evidence = gather(reader, around.settings, wishes.resume)
-            plan = plan_recovery(evidence, wishes)
+                environment.clock.sleep_ms(min(attempt, 20))
+            evidence = gather(reader, environment.settings, options.resume)
+            plan = plan_recovery(evidence, options)
             if plan.refusal is not None:
                 raise plan.refusal
-            if lease is None and around.settings.exclusive and not takeover:
-                lease = around.storage.exclusive(reader.home.at(paths.LOCK), f"pid {os.getpid()}")
-            header = evidence.header or _write_header(around, reader, wishes)
+            if lease is None and environment.settings.exclusive and not takeover:
+                lease = environment.storage.exclusive(
+                    reader.directory.at(paths.LOCK), f"pid {os.getpid()}"
+                )
+            header = evidence.header or _write_header(environment, reader, options)
             catalog = CatalogWriter(
-                reader.home, around.storage, evidence.state, around.ids.writer_id(), around.clock
+                reader.directory,
+                environment.storage,
+                evidence.state,
+                environment.ids.writer_id(),
+                environment.clock,
             )
             try:
                 _append_open(catalog, plan)
@@ -163,20 +171,27 @@ def _keep_lost(catalog: CatalogWriter, plan: RecoveryPlan) -> None:
         catalog.append_lost(plan.rescue, epoch_max=plan.epoch_next - 1)
 
 
-def _write_header(around: Surroundings, reader: StoreReader, wishes: Wishes) -> StoreHeader:
+def _write_header(
+    environment: StoreEnvironment, reader: StoreReader, options: RecoveryOptions
+) -> StoreHeader:
     """The first thing that a new store gets; of two that try, one wins and both read it."""
     header = StoreHeader(
         format=FORMAT_VERSION,
         sha256=NO_DIGEST,
-        lineage=str(around.ids.writer_id()),
-        pipeline=reader.home.pipeline,
-        created_us=around.clock.wall_us(),
-        vnodes=wishes.topology.vnodes if wishes.topology else VNODE_COUNT,
+        lineage=str(environment.ids.writer_id()),
+        pipeline=reader.directory.pipeline,
+        created_us=environment.clock.wall_us(),
+        vnodes=options.topology.vnodes if options.topology else VNODE_COUNT,
         holdfast=__version__,
     )
     failpoint("open.before_header")
     try:
-        publish(around.storage, reader.home.at(paths.HEADER), header_bytes(header), around.clock)
+        publish(
+            environment.storage,
+            reader.directory.at(paths.HEADER),
+            header_bytes(header),
+            environment.clock,
+        )
     except AlreadyExistsError:
         return reader.header()
     failpoint("open.after_header")

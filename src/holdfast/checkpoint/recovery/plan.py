@@ -115,7 +115,7 @@ class RecoveryPlan:
 
 
 @dataclass(frozen=True)
-class Wishes:
+class RecoveryOptions:
     """What the user asks of a recovery."""
 
     topology: Topology | None = None
@@ -125,8 +125,8 @@ class Wishes:
     allow_changes: bool = False
 
 
-def plan_recovery(evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
-    """Decide. Pure: the same evidence and wishes give the same plan."""
+def plan_recovery(evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
+    """Decide. Pure: the same evidence and options give the same plan."""
     plan = RecoveryPlan(
         mode="fresh", pipeline=evidence.pipeline, depth=evidence.depth, notes=evidence.notes,
         epoch_next=Epoch(evidence.epoch_seen + 1), rescue=evidence.rescue,
@@ -137,24 +137,24 @@ def plan_recovery(evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
     if evidence.failure is not None:
         return _refuse(plan, evidence.failure)
     state = evidence.state
-    if wishes.topology is not None:
-        vnodes = wishes.topology.vnodes
+    if options.topology is not None:
+        vnodes = options.topology.vnodes
         if vnodes != (evidence.header.vnodes if evidence.header else VNODE_COUNT):
             return _refuse(plan, _vnodes_differ(evidence, vnodes))
     if not state.live and not state.damage:
         return plan
-    plan = _choose(plan, evidence, wishes)
+    plan = _choose(plan, evidence, options)
     if plan.mode == "refuse" or plan.chosen is None:
         return plan
     plan = replace(plan, roll_forward=_pending(plan, evidence))
     for check in (_check_topology, _check_sinks, _check_tokens):
-        plan = check(plan, evidence, wishes)
+        plan = check(plan, evidence, options)
         if plan.mode == "refuse":
             return plan
     return plan
 
 
-def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+def _choose(plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
     """The newest intact candidate, or exactly the one that was asked for."""
     candidates: list[Candidate] = []
     chosen: Summary | None = None
@@ -167,7 +167,7 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryP
         if chosen is not None:
             verdict = "older" if entry.checkpoint in chain or not entry.abandoned else "abandoned"
         elif findings is None:
-            verdict = "newer than asked for" if wishes.resume else "abandoned"
+            verdict = "newer than asked for" if options.resume else "abandoned"
         elif broken:
             verdict = "damaged"
         else:
@@ -176,7 +176,7 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryP
         candidates.append(Candidate(entry, verdict, findings or ()))
     plan = replace(plan, candidates=tuple(candidates))
     if chosen is None:
-        return _refuse(plan, _nothing_intact(evidence, wishes))
+        return _refuse(plan, _nothing_intact(evidence, options))
     others = off_lineage(state.live, chosen.checkpoint)
     abandon = tuple(entry.checkpoint for entry in others if not entry.abandoned)
     return replace(
@@ -214,14 +214,16 @@ def _stays(plan: RecoveryPlan, entry: Summary) -> bool:
     return not entry.abandoned or entry.checkpoint in plan.revive
 
 
-def _check_topology(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+def _check_topology(
+    plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions
+) -> RecoveryPlan:
     """The running pipeline must be the one that wrote the state."""
     del evidence
-    if wishes.topology is None or plan.manifest is None:
+    if options.topology is None or plan.manifest is None:
         return plan
-    changes = tuple(str(d) for d in differences(plan.manifest.topology, wishes.topology))
+    changes = tuple(str(d) for d in differences(plan.manifest.topology, options.topology))
     plan = replace(plan, changes=changes)
-    if changes and not wishes.allow_changes:
+    if changes and not options.allow_changes:
         return _refuse(
             plan,
             IncompatibleError(
@@ -234,9 +236,9 @@ def _check_topology(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> R
     return plan
 
 
-def _check_sinks(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+def _check_sinks(plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
     """Epochs that will be run again must not be published twice."""
-    if wishes.accept_duplicates or plan.chosen is None:
+    if options.accept_duplicates or plan.chosen is None:
         return plan
     unsafe: list[str] = []
     for entry in evidence.state.live:
@@ -268,7 +270,7 @@ def _check_sinks(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> Reco
     )
 
 
-def _check_tokens(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> RecoveryPlan:
+def _check_tokens(plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
     """A token that cannot be read any more is an epoch that a sink may never get."""
     lost = [
         f"{sink.name} (epoch {entry.epoch})"
@@ -278,7 +280,7 @@ def _check_tokens(plan: RecoveryPlan, evidence: Evidence, wishes: Wishes) -> Rec
         if entry.checkpoint not in evidence.manifests
         and evidence.outcomes.status(entry.checkpoint, sink.name) in ("pending", "failed")
     ]
-    if not lost or wishes.accept_loss:
+    if not lost or options.accept_loss:
         return plan
     return _refuse(
         plan,
@@ -295,11 +297,11 @@ def _refuse(plan: RecoveryPlan, refusal: HoldfastError) -> RecoveryPlan:
     return replace(plan, mode="refuse", refusal=refusal)
 
 
-def _nothing_intact(evidence: Evidence, wishes: Wishes) -> CorruptionError:
+def _nothing_intact(evidence: Evidence, options: RecoveryOptions) -> CorruptionError:
     first = next(
         (f for found in evidence.checked.values() for f in found if f.severity == "error"), None
     )
-    asked = f" ({wishes.resume})" if wishes.resume else ""
+    asked = f" ({options.resume})" if options.resume else ""
     shrank = next((f for f in evidence.state.damage if f.kind == SHRANK), None)
     if shrank is not None and not evidence.state.live:
         return CorruptionError(

@@ -29,7 +29,7 @@ from holdfast.checkpoint.commit.catalog import (
 )
 from holdfast.checkpoint.commit.conditional_put import publish
 from holdfast.checkpoint.commit.hint import read_hint, write_hint
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.witness import SHRANK, Witnesses, against, call_witnesses, strays
 from holdfast.checkpoint.segments import load_segments
@@ -136,14 +136,14 @@ def dropped_but_whole(reader: StoreReader, pin: Pin) -> Summary | None:
     """What a pin holds although no catalog lists it, if all of it is still there."""
     path = paths.manifest(pin.checkpoint)
     try:
-        data = reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
-        manifest = parse_manifest(data, reader.home.at(path), pin.checkpoint)
-        manifest = load_segments(reader.home, manifest)
+        data = reader.directory.get(path, bytes_max=MANIFEST_BYTES_MAX)
+        manifest = parse_manifest(data, reader.directory.at(path), pin.checkpoint)
+        manifest = load_segments(reader.directory, manifest)
     except (NotFoundError, CorruptionError):
         return None
     summary = summarise(manifest, data)
     whole = summary.manifest_sha256 == pin.manifest_sha256 and not any(
-        check_file(reader.home.storage, reader.home.file(entry), entry, deep=False)
+        check_file(reader.directory.storage, reader.directory.file(entry), entry, deep=False)
         for entry in manifest.files
     )
     # Older than the current one, and perhaps from another branch: never chosen by itself.
@@ -162,7 +162,7 @@ def lost_but_whole(
         if manifest.sequence < state.head:
             continue
         try:
-            whole = load_segments(reader.home, manifest)
+            whole = load_segments(reader.directory, manifest)
         except CorruptionError:
             continue
         if _unfit(reader, whole) is None:
@@ -177,18 +177,18 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
     what was listed nothing may be left: then all is looked at again.
     """
     for _ in range(_TRIES):
-        there = record_numbers(reader.home)
+        there = record_numbers(reader.directory)
         plan = _look(reader, choose)
-        if (plan.take and not plan.leap) or record_numbers(reader.home) == there:
+        if (plan.take and not plan.leap) or record_numbers(reader.directory) == there:
             return plan
-    raise _busy(reader.home.pipeline)
+    raise _busy(reader.directory.pipeline)
 
 
 def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     # The hint before the records, the records before all else: whatever a writer that lives does
     # in between takes the number that the plan is made for.
-    hint = read_hint(reader.home)
-    there = record_numbers(reader.home)
+    hint = read_hint(reader.directory)
+    there = record_numbers(reader.directory)
     outcomes = reader.outcomes()
     found, leave = _scan(reader)
     _leave_dropped(reader, there, found, leave)
@@ -215,7 +215,7 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     leap = _end_is_lost(there, hint, take)
     numbers = [*there, *(entry.summary.sequence for entry in take)] if leap else there
     return RebuildPlan(
-        pipeline=reader.home.pipeline,
+        pipeline=reader.directory.pipeline,
         take=tuple(_branches(take)),
         leave=leave,
         undecided=tuple(undecided),
@@ -252,12 +252,14 @@ def _leave_dropped(
 ) -> None:
     """What a readable record has dropped may be losing its files at this moment."""
     dropped: set[CheckpointId] = set()
-    contents = reader.home.get_many([paths.record(n) for n in there], bytes_max=RECORD_BYTES_MAX)
+    contents = reader.directory.get_many(
+        [paths.record(n) for n in there], bytes_max=RECORD_BYTES_MAX
+    )
     for number, content in zip(there, contents, strict=True):
         if isinstance(content, HoldfastError):
             continue
         try:
-            body = parse_record(content, reader.home.at(paths.record(number)), number).body
+            body = parse_record(content, reader.directory.at(paths.record(number)), number).body
         except CorruptionError:
             continue
         if isinstance(body, DropBody):
@@ -314,14 +316,14 @@ def _scan(
 ) -> tuple[dict[CheckpointId, tuple[Manifest, bytes]], dict[str, str]]:
     found: dict[CheckpointId, tuple[Manifest, bytes]] = {}
     leave: dict[str, str] = {}
-    for entry in reader.home.list(paths.CHECKPOINTS):
+    for entry in reader.directory.list(paths.CHECKPOINTS):
         meaning = paths.classify(entry.path)
         if meaning is None or meaning.kind != "manifest" or meaning.checkpoint is None:
             continue
         try:
-            data = reader.home.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
+            data = reader.directory.get(entry.path, bytes_max=MANIFEST_BYTES_MAX)
             manifest = parse_manifest(data, entry.path, meaning.checkpoint)
-            manifest = load_segments(reader.home, manifest)
+            manifest = load_segments(reader.directory, manifest)
         except NotFoundError:
             continue  # a writer that lives has just let it go
         except CorruptionError as error:
@@ -336,13 +338,15 @@ def _scan(
 
 
 def _unfit(reader: StoreReader, manifest: Manifest) -> str | None:
-    if manifest.pipeline != reader.home.pipeline:
+    if manifest.pipeline != reader.directory.pipeline:
         return f"belongs to pipeline {manifest.pipeline}"
     wrong = errors_of(validate(manifest))
     if wrong:
         return wrong[0].message
     for file in manifest.files:
-        finding = check_file(reader.home.storage, reader.home.file(file), file, deep=False)
+        finding = check_file(
+            reader.directory.storage, reader.directory.file(file), file, deep=False
+        )
         if finding is not None:
             return f"{finding.message}: {file.path}"
     return None
@@ -359,7 +363,7 @@ def rebuild_catalog(
 ) -> RebuildPlan:
     """Make a new catalog. Refused while the old one can be read, unless forced."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
-    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     for _ in range(_TRIES):
         if not force:
             _check_lost(reader)
@@ -396,7 +400,7 @@ def _decided(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPl
         raise CorruptionError(
             "no manifest can be used to rebuild the catalog",
             kind="nothing_to_rebuild",
-            pipeline=reader.home.pipeline,
+            pipeline=reader.directory.pipeline,
             left=len(plan.leave),
             remedy="bring the checkpoints directory back from a copy; nothing was changed",
         )
@@ -414,14 +418,14 @@ def _write(
         live=tuple(found.summary for found in plan.take),
         epoch_max=plan.epoch_max,
     )
-    writer = CatalogWriter(reader.home, storage, state, ids.writer_id(), clock)
+    writer = CatalogWriter(reader.directory, storage, state, ids.writer_id(), clock)
     complete = writer.replace_all(state.live, planned_from=plan.newest)
     failpoint("rebuild.after_record")
     # Should this catalog be lost too, the next rebuild must begin above its numbers.
-    known, newest = read_hint(reader.home), plan.take[-1].summary
+    known, newest = read_hint(reader.directory), plan.take[-1].summary
     keep = known is not None and known.epoch >= newest.epoch
     write_hint(
-        reader.home,
+        reader.directory,
         storage,
         writer.state,
         known.checkpoint if keep and known else newest.checkpoint,
@@ -435,7 +439,7 @@ def _check_lost(reader: StoreReader) -> None:
     witnesses = call_witnesses(reader)
     try:
         reader.header()
-        state = load_catalog(reader.home)
+        state = load_catalog(reader.directory)
     except InvalidInputError:
         raise
     except (CorruptionError, NotFoundError):
@@ -444,13 +448,13 @@ def _check_lost(reader: StoreReader) -> None:
         raise RefusedError(
             "the catalog is whole",
             kind="catalog_whole",
-            pipeline=reader.home.pipeline,
+            pipeline=reader.directory.pipeline,
             remedy="nothing needs to be rebuilt; force it if you know better",
         )
 
 
 def _restore_header(reader: StoreReader, storage: Storage, plan: RebuildPlan, clock: Clock) -> None:
-    path = reader.home.at(paths.HEADER)
+    path = reader.directory.at(paths.HEADER)
     try:
         reader.header()
     except CorruptionError:

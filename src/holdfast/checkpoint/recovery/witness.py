@@ -37,8 +37,8 @@ class Witnesses:
 
 def call_witnesses(reader: StoreReader) -> Witnesses:
     """Look at the hint and list the manifests; to be called before the catalog is read."""
-    hint = read_hint(reader.home)
-    named = (paths.classify(entry.path) for entry in reader.home.list(paths.CHECKPOINTS))
+    hint = read_hint(reader.directory)
+    named = (paths.classify(entry.path) for entry in reader.directory.list(paths.CHECKPOINTS))
     return Witnesses(
         hint,
         frozenset(
@@ -79,7 +79,7 @@ def _hint(hint: Latest | None, state: CatalogState, reader: StoreReader) -> Find
     if hint.sequence > state.head:
         return _lost(
             "the hint is ahead of the catalog: records were lost",
-            reader.home.at(paths.LATEST),
+            reader.directory.at(paths.LATEST),
             f"record {hint.sequence} with epoch {hint.epoch}",
             f"record {state.head} with epoch {state.epoch_max}",
         )
@@ -88,7 +88,7 @@ def _hint(hint: Latest | None, state: CatalogState, reader: StoreReader) -> Find
         return None
     return _lost(
         "the hint knows another record of this number: records were lost and written again",
-        reader.home.at(paths.LATEST),
+        reader.directory.at(paths.LATEST),
         f"record {hint.sequence} with digest {hint.record_sha256}",
         f"digest {digest}",
     )
@@ -99,7 +99,7 @@ def _digest(number: Sequence, state: CatalogState, reader: StoreReader) -> str:
     if number == state.head:
         return state.head_sha256
     try:
-        data = reader.home.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
+        data = reader.directory.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
     except (NotFoundError, CorruptionError):
         return ""  # compacted since, or damaged: that is said elsewhere
     return hashlib.sha256(data).hexdigest()
@@ -117,7 +117,7 @@ def _outcomes(outcomes: Outcomes, state: CatalogState, reader: StoreReader) -> F
     newest = max(beyond, key=lambda outcome: outcome.epoch)
     return _lost(
         f"sink {newest.sink} knows an epoch that the catalog has lost",
-        reader.home.at(paths.outcome(newest.epoch, newest.sink, newest.attempt)),
+        reader.directory.at(paths.outcome(newest.epoch, newest.sink, newest.attempt)),
         f"epoch {newest.epoch}",
         f"epoch {state.epoch_max}",
     )
@@ -133,7 +133,7 @@ def _manifests(witnesses: Witnesses, state: CatalogState, reader: StoreReader) -
     newest = max(beyond, key=lambda manifest: manifest.sequence)
     return _lost(
         "a manifest was made on top of records that the catalog has lost",
-        reader.home.at(paths.manifest(newest.checkpoint)),
+        reader.directory.at(paths.manifest(newest.checkpoint)),
         f"record {newest.sequence - 1}",
         f"record {state.head}",
     )
@@ -148,11 +148,11 @@ def strays(
     for checkpoint in sorted(witnesses.manifests - live):
         path = paths.manifest(checkpoint)
         try:
-            data = reader.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
-            manifest = parse_manifest(data, reader.home.at(path), checkpoint)
+            data = reader.directory.get(path, bytes_max=MANIFEST_BYTES_MAX)
+            manifest = parse_manifest(data, reader.directory.at(path), checkpoint)
         except (NotFoundError, CorruptionError):
             continue  # removed since, or torn by the crash that left it
-        if manifest.pipeline == reader.home.pipeline:
+        if manifest.pipeline == reader.directory.pipeline:
             found.append((manifest, data))
     return found
 

@@ -27,7 +27,7 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Want:
+class ExpectedFile:
     """What a file must be."""
 
     size: int
@@ -51,19 +51,19 @@ class Copier:
     source: StorageReader
     target: Storage
     progress: Progress | None = None
-    _todo: list[tuple[str, Want, bool]] = field(default_factory=list)
+    _todo: list[tuple[str, ExpectedFile, bool]] = field(default_factory=list)
     _done: Copied = field(default_factory=Copied)
     _lock: Lock = field(default_factory=Lock)
     _seen: int = 0
 
-    def skip(self, want: Want) -> None:
+    def skip(self, expected: ExpectedFile) -> None:
         """Count a file that needs no look."""
         self._done.files_present += 1
-        self._done.bytes_present += want.size
+        self._done.bytes_present += expected.size
 
-    def add(self, path: str, want: Want, *, present: bool) -> None:
+    def add(self, path: str, expected: ExpectedFile, *, present: bool) -> None:
         """Note a file to be copied; one that is `present` is looked at first."""
-        self._todo.append((path, want, present))
+        self._todo.append((path, expected, present))
 
     def run(self) -> Copied:
         """Copy everything and make it durable; the first failure ends it."""
@@ -83,36 +83,36 @@ class Copier:
         self.target.barrier([path for path, _, _ in self._todo])
         return self._done
 
-    def _one(self, path: str, want: Want, present: bool) -> None:  # noqa: FBT001 - unpacked
-        whole = present and self._whole(path, want)
+    def _one(self, path: str, expected: ExpectedFile, present: bool) -> None:  # noqa: FBT001 - unpacked
+        whole = present and self._whole(path, expected)
         if not whole:
             if present:
                 self.target.delete(path)
-            copy_file(self.source, self.target, path, want)
-            if not self._whole(path, want):
+            copy_file(self.source, self.target, path, expected)
+            if not self._whole(path, expected):
                 self.target.delete(path)
                 raise CorruptionError(
                     "a file arrived with other content than was sent",
                     kind="arrived_damaged",
                     path=path,
-                    expected=want.sha256,
+                    expected=expected.sha256,
                     remedy="check the destination's disk or network, then sync again",
                 )
         with self._lock:
             if whole:
                 self._done.files_present += 1
-                self._done.bytes_present += want.size
+                self._done.bytes_present += expected.size
             else:
                 self._done.files += 1
-                self._done.bytes += want.size
-            self._seen += want.size
+                self._done.bytes += expected.size
+            self._seen += expected.size
             if self.progress is not None:
                 self.progress(self._seen, sum(item[1].size for item in self._todo))
 
-    def _whole(self, path: str, want: Want) -> bool:
-        if self.target.stat(path).size != want.size:
+    def _whole(self, path: str, expected: ExpectedFile) -> bool:
+        if self.target.stat(path).size != expected.size:
             return False
-        return digest_of(self.target, path, want.size) == want.sha256
+        return digest_of(self.target, path, expected.size) == expected.sha256
 
 
 def digest_of(storage: StorageReader, path: str, size: int) -> str:
@@ -127,19 +127,19 @@ def digest_of(storage: StorageReader, path: str, size: int) -> str:
     return digest.hexdigest()
 
 
-def copy_file(source: StorageReader, target: Storage, path: str, want: Want) -> None:
+def copy_file(source: StorageReader, target: Storage, path: str, expected: ExpectedFile) -> None:
     """Send one file; a source that disagrees with its manifest leaves nothing behind."""
     actual = source.stat(path).size
-    if actual != want.size:
-        raise _damaged(path, "size_differs", want.size, actual)
+    if actual != expected.size:
+        raise _damaged(path, "size_differs", expected.size, actual)
     with suppress(AlreadyExistsError), ArtifactWriter(target, path) as writer:
         digest = hashlib.sha256()
-        for start in range(0, want.size, _CHUNK_BYTES):
-            chunk = source.get_range(path, start, min(_CHUNK_BYTES, want.size - start))
+        for start in range(0, expected.size, _CHUNK_BYTES):
+            chunk = source.get_range(path, start, min(_CHUNK_BYTES, expected.size - start))
             digest.update(chunk)
             writer.write(chunk)
-        if digest.hexdigest() != want.sha256:
-            raise _damaged(path, "digest_differs", want.sha256, digest.hexdigest())
+        if digest.hexdigest() != expected.sha256:
+            raise _damaged(path, "digest_differs", expected.sha256, digest.hexdigest())
 
 
 def _damaged(path: str, kind: str, expected: object, actual: object) -> CorruptionError:

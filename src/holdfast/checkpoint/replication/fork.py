@@ -19,12 +19,12 @@ import msgspec
 
 from holdfast.checkpoint.commit.hint import write_hint
 from holdfast.checkpoint.commit.protocol import Committed, commit_draft
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.pins import label_taken, pin
 from holdfast.checkpoint.reader import StoreReader, retired_error
-from holdfast.checkpoint.recovery.open import Opened, Surroundings, take_over
-from holdfast.checkpoint.recovery.plan import Wishes
+from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, take_over
+from holdfast.checkpoint.recovery.plan import RecoveryOptions
 from holdfast.checkpoint.replication.origin import fork_label, fork_note
 from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
@@ -63,32 +63,34 @@ def fork_pipeline(
     """Begin pipeline `new` at a checkpoint of `origin`, in the same root."""
     clock, ids = clock or SystemClock(), ids or RandomIds()
     paths.pipeline_dir(new)
-    reader = StoreReader(Home(storage, paths.pipeline_dir(origin)))
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(origin)))
     reader.header()
     source = reader.resolve(ref)
     manifest = _whole(reader, source)
     _check_free(storage, new)
     _check_label(reader, new, source)
-    around = Surroundings(storage, Settings(exclusive=True), clock, ids)
-    opened = take_over(around, new, Wishes(topology=manifest.topology), takeover=False)
+    environment = StoreEnvironment(storage, Settings(exclusive=True), clock, ids)
+    opened = take_over(
+        environment, new, RecoveryOptions(topology=manifest.topology), takeover=False
+    )
     try:
         if opened.catalog.state.live:
             raise _exists(new)
-        held = _pin(reader, around, new, source)
+        held = _pin(reader, environment, new, source)
         draft = Draft(
-            home=opened.reader.home,
+            directory=opened.reader.directory,
             storage=storage,
             ids=ids,
-            settings=around.settings,
+            settings=environment.settings,
             topology=manifest.topology,
             parent=_shared(manifest, origin),
             checkpoint=ids.checkpoint_id(clock.wall_us()),
             epoch=source.epoch,
             label=None,
         )
-        done = _commit(reader, around, opened, draft, source)
+        done = _commit(reader, environment, opened, draft, source)
         try:
-            _pin(reader, around, new, source)
+            _pin(reader, environment, new, source)
         except NotFoundError:
             # The pin was let go, and what it held with it: the fork must not list it.
             gone = DropBody(checkpoints=[done.summary.checkpoint], reason="delete")
@@ -96,7 +98,11 @@ def fork_pipeline(
             raise
         summary = done.summary
         write_hint(
-            opened.reader.home, storage, opened.catalog.state, summary.checkpoint, summary.epoch
+            opened.reader.directory,
+            storage,
+            opened.catalog.state,
+            summary.checkpoint,
+            summary.epoch,
         )
     finally:
         if opened.lease is not None:
@@ -107,21 +113,25 @@ def fork_pipeline(
     )  # fmt: skip
 
 
-def _pin(reader: StoreReader, around: Surroundings, new: str, source: Summary) -> Pin:
+def _pin(reader: StoreReader, environment: StoreEnvironment, new: str, source: Summary) -> Pin:
     """Hold the origin's checkpoint for the fork; once more does no harm."""
     return pin(
-        reader, around.storage, around.clock,
+        reader, environment.storage, environment.clock,
         label=fork_label(new), ref=source.checkpoint, note=fork_note(new), fork=True,
     )  # fmt: skip
 
 
 def _commit(
-    reader: StoreReader, around: Surroundings, opened: Opened, draft: Draft, source: Summary
+    reader: StoreReader,
+    environment: StoreEnvironment,
+    opened: Opened,
+    draft: Draft,
+    source: Summary,
 ) -> Committed:
     try:
         return commit_draft(
-            opened.reader.home, around.storage, opened.catalog, draft, None,
-            lineage=opened.header.lineage, clock=around.clock,
+            opened.reader.directory, environment.storage, opened.catalog, draft, None,
+            lineage=opened.header.lineage, clock=environment.clock,
         )  # fmt: skip
     except CorruptionError:
         if source.checkpoint in reader.retired([source.checkpoint]):
@@ -158,14 +168,16 @@ def _whole(reader: StoreReader, source: Summary) -> Manifest:
 
 def _check_free(storage: Storage, new: str) -> None:
     """The name is free, or an interrupted fork has left an empty pipeline there."""
-    reader = StoreReader(Home(storage, new))
+    reader = StoreReader(PipelineDirectory(storage, new))
     try:
         reader.header()
     except NotFoundError:
         return
     try:
         state = reader.catalog()
-        free = not state.live and not state.damage and not any(reader.home.list(paths.OUTCOMES))
+        free = (
+            not state.live and not state.damage and not any(reader.directory.list(paths.OUTCOMES))
+        )
     except HoldfastError:
         free = False
     if not free:

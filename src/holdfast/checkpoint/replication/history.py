@@ -33,7 +33,7 @@ _NOBODY = WriterId("00000000-0000-4000-8000-000000000000")
 
 
 @dataclass(frozen=True)
-class Written:
+class EncodedRecord:
     """A record to be put, and its bytes."""
 
     sequence: Sequence
@@ -65,7 +65,7 @@ class Ends:
             raise NotFoundError(
                 "nothing was ever committed or opened in the source",
                 kind="empty_source",
-                pipeline=there.home.pipeline,
+                pipeline=there.directory.pipeline,
                 remedy="run the pipeline first",
             )
         history = _history(there, state)
@@ -74,8 +74,8 @@ class Ends:
 
 def _record(reader: StoreReader, number: Sequence) -> Record:
     path = paths.record(number)
-    data = reader.home.get(path, bytes_max=RECORD_BYTES_MAX)
-    return parse_record(data, reader.home.at(path), number)
+    data = reader.directory.get(path, bytes_max=RECORD_BYTES_MAX)
+    return parse_record(data, reader.directory.at(path), number)
 
 
 def _history(reader: StoreReader, state: CatalogState) -> frozenset[Point]:
@@ -83,10 +83,10 @@ def _history(reader: StoreReader, state: CatalogState) -> frozenset[Point]:
     points: set[Point] = set()
     for number in range(state.base, state.head + 1):
         path = paths.record(Sequence(number))
-        data = reader.home.get(path, bytes_max=RECORD_BYTES_MAX)
+        data = reader.directory.get(path, bytes_max=RECORD_BYTES_MAX)
         points.add((number, hashlib.sha256(data).hexdigest()))
         if number == state.base:
-            record = parse_record(data, reader.home.at(path), Sequence(number))
+            record = parse_record(data, reader.directory.at(path), Sequence(number))
             points.add((number - 1, record.previous))
     return frozenset(points)
 
@@ -135,14 +135,14 @@ def _no_rivals(ends: Ends) -> bool:
     return all(mine.get(s.sequence, s.checkpoint) == s.checkpoint for s in ends.target.live)
 
 
-def first_record(there: StoreReader) -> Written:
+def first_record(there: StoreReader) -> EncodedRecord:
     """The record of an empty replica; nothing in it depends on when it was written."""
     header = there.header()
     body = BaseBody(live=[], epoch_max=-1, synced=True)
     return _written(Sequence(0), NO_PREVIOUS, _NOBODY, header.created_us, body)
 
 
-def next_record(ends: Ends, live: tuple[Summary, ...]) -> Written | None:
+def next_record(ends: Ends, live: tuple[Summary, ...]) -> EncodedRecord | None:
     """The record that makes the target the source's replica; None when it is that already."""
     head = ends.target_head
     invariant(head is not None, "a replica without a record")
@@ -157,7 +157,7 @@ def next_record(ends: Ends, live: tuple[Summary, ...]) -> Written | None:
         return None  # the source is itself a replica of the target
     if _is_synced(ends.source_head) and list(live) == list(ends.source.live):
         # A replica of a replica is a replica of the first one: the same record says so.
-        return Written(ends.source.head, record_bytes(ends.source_head))
+        return EncodedRecord(ends.source.head, record_bytes(ends.source_head))
     number = Sequence(ends.source.head + 1)
     invariant(number > ends.target.head, "a replica is ahead of its source")
     body = BaseBody(live=list(live), epoch_max=ends.source.epoch_max, synced=True)
@@ -172,9 +172,9 @@ def _is_synced(record: Record | None) -> bool:
 
 def _written(
     number: Sequence, previous: str, writer: WriterId, at_us: int, body: BaseBody
-) -> Written:
+) -> EncodedRecord:
     record = Record(
         format=FORMAT_VERSION, sha256=NO_DIGEST, sequence=number, base=number,
         previous=previous, writer=writer, at_us=at_us, body=body,
     )  # fmt: skip
-    return Written(number, record_bytes(record))
+    return EncodedRecord(number, record_bytes(record))

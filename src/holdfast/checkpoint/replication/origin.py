@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader, list_pipelines
 from holdfast.errors import HoldfastError, NotFoundError
 from holdfast.format import paths
@@ -46,7 +46,7 @@ def fork_of(pin: Pin) -> str | None:
 
 def uses_files_of_others(storage: StorageReader, pipeline: str) -> bool:
     """Whether a live checkpoint of a pipeline names files of another one."""
-    reader = StoreReader(Home(storage, paths.pipeline_dir(pipeline)))
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     try:
         summaries = reader.list()
     except NotFoundError:

@@ -22,14 +22,14 @@ from dataclasses import dataclass, field
 
 from holdfast.checkpoint.commit.catalog import CatalogState, record_numbers
 from holdfast.checkpoint.commit.conditional_put import publish
-from holdfast.checkpoint.directory import Home
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.gc.reachability import SweepPlan, plan_sweep, reachable, run_sweep
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
-from holdfast.checkpoint.replication.copy import Copier, Want, read_back
+from holdfast.checkpoint.replication.copy import Copier, ExpectedFile, read_back
 from holdfast.checkpoint.replication.history import (
+    EncodedRecord,
     Ends,
-    Written,
     check_replaceable,
     first_record,
     next_record,
@@ -102,8 +102,8 @@ def sync_pipeline(
     """
     clock = clock or SystemClock()
     name = paths.pipeline_dir(pipeline)
-    there = StoreReader(Home(source, name))
-    here = StoreReader(Home(target, name))
+    there = StoreReader(PipelineDirectory(source, name))
+    here = StoreReader(PipelineDirectory(target, name))
     if source.url == target.url:
         raise RefusedError(
             "source and destination are the same store", kind="same_store", url=source.url
@@ -135,7 +135,7 @@ class _Held:
     """The destination's lock, where the platform has locks; taken once."""
 
     def __init__(self, target: Storage, here: StoreReader) -> None:
-        self._target, self._path = target, here.home.at(paths.LOCK)
+        self._target, self._path = target, here.directory.at(paths.LOCK)
         self._lease: Lease | None = None
 
     def take(self) -> None:
@@ -198,7 +198,7 @@ class _Sync:
         self._held = held
         self._deep, self._prune, self._again, self._progress = deep, prune, again, progress
         self.seen: int | None = None  # the source's newest record
-        self._report = SyncReport(pipeline=there.home.pipeline)
+        self._report = SyncReport(pipeline=there.directory.pipeline)
 
     def run(self) -> SyncReport:
         """Check, copy, publish, tidy up."""
@@ -222,7 +222,7 @@ class _Sync:
         if record is None:
             self._report.up_to_date = self._report.files_copied == 0
         else:
-            path = self._here.home.at(paths.record(record.sequence))
+            path = self._here.directory.at(paths.record(record.sequence))
             try:
                 publish(self._target, path, record.data, self._clock)
             except AlreadyExistsError as error:
@@ -240,37 +240,37 @@ class _Sync:
         self._check_source(ends)
         return ends
 
-    def _check_no_writer(self, ends: Ends, record: Written | None) -> None:
+    def _check_no_writer(self, ends: Ends, record: EncodedRecord | None) -> None:
         """A pipeline that wrote to the replica meanwhile has been leapt over: that is said.
 
         Its checkpoints are still there, and a rebuild lists them again.
         """
         if record is None:
             return
-        home = self._here.home
-        for number in record_numbers(home):
+        directory = self._here.directory
+        for number in record_numbers(directory):
             if not ends.target.head < number < record.sequence:
                 continue
             try:
-                data = home.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
-                body = parse_record(data, home.at(paths.record(number)), number).body
+                data = directory.get(paths.record(number), bytes_max=RECORD_BYTES_MAX)
+                body = parse_record(data, directory.at(paths.record(number)), number).body
             except (NotFoundError, CorruptionError):
                 continue
             if not isinstance(body, BaseBody) or not body.synced:
                 raise ConflictError(
                     "a pipeline wrote to the destination while it was made a replica",
                     kind="leapt_over",
-                    path=home.at(paths.record(number)),
+                    path=directory.at(paths.record(number)),
                     remedy="stop it, then run `holdfast rebuild-catalog --force` on the "
                     "destination: what it committed is still there",
                 )
 
-    def _check_alone(self, ends: Ends, record: Written | None) -> None:
+    def _check_alone(self, ends: Ends, record: EncodedRecord | None) -> None:
         """Another sync may have removed what this one counted on: then everything is looked at.
 
         Between the record that was found and the one that was written, there must be no other.
         """
-        numbers = {int(number) for number in record_numbers(self._here.home)}
+        numbers = {int(number) for number in record_numbers(self._here.directory)}
         newest = int(record.sequence if record else ends.target.head)
         between = {n for n in numbers if n > ends.target.head and n != newest}
         if between or newest not in numbers:
@@ -296,43 +296,49 @@ class _Sync:
 
     def _begin(self) -> None:
         """Header and an empty catalog: from here on there is a valid, empty store."""
-        home = self._here.home
-        data = self._there.home.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
-        publish(self._target, home.at(paths.HEADER), data, self._clock)
+        directory = self._here.directory
+        data = self._there.directory.get(paths.HEADER, bytes_max=SMALL_BYTES_MAX)
+        publish(self._target, directory.at(paths.HEADER), data, self._clock)
         self._held.take()
         record = first_record(self._there)
         try:
-            publish(self._target, home.at(paths.record(record.sequence)), record.data, self._clock)
+            publish(
+                self._target, directory.at(paths.record(record.sequence)), record.data, self._clock
+            )
         except AlreadyExistsError as error:
-            raise self._overtaken(home.at(paths.record(record.sequence))) from error
+            raise self._overtaken(directory.at(paths.record(record.sequence))) from error
 
     # Copying
 
     def _copy_files(self, ends: Ends, manifests: list[Manifest]) -> None:
-        home = self._here.home
+        directory = self._here.directory
         wanted = {
-            home.file(entry): Want(entry.size, entry.sha256)
+            directory.file(entry): ExpectedFile(entry.size, entry.sha256)
             for manifest in manifests
             for entry in manifest.files
         }
-        sizes = {home.at(e.path): e.size for e in home.list(paths.CHECKPOINTS)} if wanted else {}
-        present = {path for path, want in wanted.items() if sizes.get(path) == want.size}
+        sizes = (
+            {directory.at(e.path): e.size for e in directory.list(paths.CHECKPOINTS)}
+            if wanted
+            else {}
+        )
+        present = {path for path, expected in wanted.items() if sizes.get(path) == expected.size}
         verified = set() if self._deep else self._verified(ends, wanted, present)
-        own = f"{home.pipeline}/"
-        copier = Copier(self._there.home.storage, self._target, self._progress)
-        for path, want in wanted.items():
+        own = f"{directory.pipeline}/"
+        copier = Copier(self._there.directory.storage, self._target, self._progress)
+        for path, expected in wanted.items():
             if not path.startswith(own):
-                self._check_shared(path, want)
+                self._check_shared(path, expected)
             elif path in verified:
-                copier.skip(want)
+                copier.skip(expected)
             else:
-                copier.add(path, want, present=path in sizes)
+                copier.add(path, expected, present=path in sizes)
         copied = copier.run()
         report = self._report
         report.files_copied, report.bytes_copied = copied.files, copied.bytes
         report.files_present, report.bytes_present = copied.files_present, copied.bytes_present
 
-    def _verified(self, ends: Ends, wanted: dict[str, Want], present: set[str]) -> set[str]:
+    def _verified(self, ends: Ends, wanted: dict[str, ExpectedFile], present: set[str]) -> set[str]:
         """Of the files that are present, those that a finished sync has verified.
 
         They are the ones that a live checkpoint there names; the newest ones name most of them.
@@ -345,14 +351,14 @@ class _Sync:
                 files = self._here.manifest(summary).files
             except CorruptionError:
                 continue
-            named = {self._here.home.file(e): e.sha256 for e in files}
+            named = {self._here.directory.file(e): e.sha256 for e in files}
             found |= {p for p in present & named.keys() if named[p] == wanted[p].sha256}
         return found
 
-    def _check_shared(self, path: str, want: Want) -> None:
+    def _check_shared(self, path: str, expected: ExpectedFile) -> None:
         """A fork's files of another pipeline must be there with that pipeline, not without it."""
         try:
-            whole = self._target.stat(path).size == want.size
+            whole = self._target.stat(path).size == expected.size
         except NotFoundError:
             whole = False
         if not whole:
@@ -360,7 +366,7 @@ class _Sync:
             raise RefusedError(
                 "the pipeline shares files with another one that is not at the destination",
                 kind="origin_missing",
-                pipeline=self._there.home.pipeline,
+                pipeline=self._there.directory.pipeline,
                 origin=origin,
                 path=path,
                 remedy=f"sync {origin} first",
@@ -368,25 +374,25 @@ class _Sync:
 
     def _copy_manifests(self, summaries: list[Summary]) -> None:
         """Manifests, read back, and then made durable at once."""
-        home, new = self._here.home, []
+        directory, new = self._here.directory, []
         for summary in summaries:
             path = paths.manifest(summary.checkpoint)
-            data = self._there.home.get(path, bytes_max=MANIFEST_BYTES_MAX)
+            data = self._there.directory.get(path, bytes_max=MANIFEST_BYTES_MAX)
             if _bytes_of(self._here, path, MANIFEST_BYTES_MAX) != data:
-                self._target.put(home.at(path), data, durable=False)
-                read_back(self._target, home.at(path), data)
-                new.append(home.at(path))
+                self._target.put(directory.at(path), data, durable=False)
+                read_back(self._target, directory.at(path), data)
+                new.append(directory.at(path))
         self._target.barrier(new)
 
     def _copy_outcomes(self, epochs: Iterable[int]) -> None:
         wanted = set(epochs)
-        there = {e.path for e in self._here.home.list(paths.OUTCOMES)}
-        for entry in self._there.home.list(paths.OUTCOMES):
+        there = {e.path for e in self._here.directory.list(paths.OUTCOMES)}
+        for entry in self._there.directory.list(paths.OUTCOMES):
             meaning = paths.classify(entry.path)
             if meaning is None or meaning.epoch not in wanted or entry.path in there:
                 continue
-            data = self._there.home.get(entry.path, bytes_max=SMALL_BYTES_MAX)
-            publish(self._target, self._here.home.at(entry.path), data, self._clock)
+            data = self._there.directory.get(entry.path, bytes_max=SMALL_BYTES_MAX)
+            publish(self._target, self._here.directory.at(entry.path), data, self._clock)
 
     def _live(self, ends: Ends) -> tuple[Summary, ...]:
         """What the replica lists: all of the source, and what only a savepoint there holds.
@@ -410,7 +416,7 @@ class _Sync:
         state = self._here.catalog()
         self._hint(state)
         plan = self._plan_sweep(state, ends.target.live)
-        swept = run_sweep(self._here.home, self._target, plan, "gc")
+        swept = run_sweep(self._here.directory, self._target, plan, "gc")
         self._report.removed_files, self._report.removed_bytes = swept.deleted, swept.bytes
         if swept.error is not None:
             self._report.notes.append(f"not everything old could be removed: {swept.error}")
@@ -422,15 +428,15 @@ class _Sync:
         Files that no catalog here has ever named may belong to a sync that runs at this moment:
         they go only when they are old.
         """
-        home = self._here.home
+        directory = self._here.directory
         held = {pin.checkpoint for pin in self._here.pins()}
         dropped = [s for s in before if state.find(s.checkpoint) is None]
         gone = {s.checkpoint: s.epoch for s in dropped if s.checkpoint not in held}
         if not gone:
-            return plan_sweep(home.list(paths.CATALOG), state, ())
+            return plan_sweep(directory.list(paths.CATALOG), state, ())
         stay = (*state.live, *(s for s in dropped if s.checkpoint in held))
-        needed = reachable((self._here.manifest(s) for s in stay), home.pipeline)
-        plan = plan_sweep(home.list(), state, needed)
+        needed = reachable((self._here.manifest(s) for s in stay), directory.pipeline)
+        plan = plan_sweep(directory.list(), state, needed)
         epochs, now_us = set(gone.values()), self._clock.wall_us()
 
         def goes(entry: Entry) -> bool:
@@ -448,16 +454,16 @@ class _Sync:
         new = [pin for label, pin in wanted.items() if there.get(label) != pin]
         self._report.pins = len(wanted)
         for pin in new:
-            self._target.put(self._here.home.at(paths.pin(pin.label)), pin_bytes(pin))
+            self._target.put(self._here.directory.at(paths.pin(pin.label)), pin_bytes(pin))
         for checkpoint in self._here.retired({pin.checkpoint for pin in new}):
             # Another sync came between: a pin that holds nothing is taken back.
             for pin in new:
                 if pin.checkpoint == checkpoint:
-                    self._target.delete(self._here.home.at(paths.pin(pin.label)))
+                    self._target.delete(self._here.directory.at(paths.pin(pin.label)))
         only = sorted(there.keys() - wanted.keys())
         if self._prune:
             for label in only:
-                self._target.delete(self._here.home.at(paths.pin(label)))
+                self._target.delete(self._here.directory.at(paths.pin(label)))
         else:
             self._report.pins_only_there = tuple(only)
 
@@ -472,12 +478,12 @@ class _Sync:
             )
         )  # fmt: skip
         if _bytes_of(self._here, paths.LATEST, SMALL_BYTES_MAX) != hint:
-            self._target.put(self._here.home.at(paths.LATEST), hint, durable=False)
+            self._target.put(self._here.directory.at(paths.LATEST), hint, durable=False)
 
 
 def _bytes_of(reader: StoreReader, path: str, bytes_max: int) -> bytes | None:
     try:
-        return reader.home.get(path, bytes_max=bytes_max)
+        return reader.directory.get(path, bytes_max=bytes_max)
     except (NotFoundError, CorruptionError):
         return None
     except HoldfastError:

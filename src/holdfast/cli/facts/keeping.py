@@ -150,8 +150,8 @@ def plan_collection(place: Place, settings: Settings, keep: Collection[Checkpoin
         live=tuple(entry for entry in state.live if entry.checkpoint not in gone),
     )
     manifests, lost = _manifests(reader, left)
-    needed = reachable(manifests, reader.home.pipeline)
-    return plan, plan_sweep(reader.home.list(), left, needed, busy=lost)
+    needed = reachable(manifests, reader.directory.pipeline)
+    return plan, plan_sweep(reader.directory.list(), left, needed, busy=lost)
 
 
 def _retention(

@@ -157,9 +157,11 @@ def _missing_files(
     reader: StoreReader, files: Mapping[CheckpointId, Sequence[File] | None]
 ) -> dict[CheckpointId, str]:
     """By checkpoint, the first file that is missing or has another size."""
-    home = reader.home
+    directory = reader.directory
     named = {
-        _place(home.pipeline, file): file.size for some in files.values() for file in some or ()
+        _place(directory.pipeline, file): file.size
+        for some in files.values()
+        for file in some or ()
     }
     actual = _sizes(reader, named)
     bad = {path: actual.get(path) for path, size in named.items() if actual.get(path) != size}
@@ -168,7 +170,7 @@ def _missing_files(
         return broken
     for checkpoint, some in files.items():
         for file in some or ():
-            path = _place(home.pipeline, file)
+            path = _place(directory.pipeline, file)
             if path in bad:
                 what = "is missing" if bad[path] is None else "has another size"
                 broken[checkpoint] = f"{path} {what}"
@@ -182,7 +184,7 @@ def _place(pipeline: str, file: File) -> str:
 
 def _sizes(reader: StoreReader, named: Mapping[str, int]) -> dict[str, int]:
     """Sizes of stored files: one look each on disk, listings over a network."""
-    storage = reader.home.storage
+    storage = reader.directory.storage
     found: dict[str, int] = {}
     if storage.parallel > 1:
         for pipeline in {path.split("/", 1)[0] for path in named}:

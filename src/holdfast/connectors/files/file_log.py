@@ -166,12 +166,12 @@ class FileLog:
                 source=self._name,
                 path=path,
             )
-        data = reader.home.storage.get(reader.home.file(file), bytes_max=_LOG_BYTES_MAX)
+        data = reader.directory.storage.get(reader.directory.file(file), bytes_max=_LOG_BYTES_MAX)
         if sha256_hex(data) != file.sha256:
             raise CorruptionError(
                 "the log of read files differs from its digest",
                 kind="digest_differs",
-                path=reader.home.file(file),
+                path=reader.directory.file(file),
                 expected=file.sha256,
                 actual=sha256_hex(data),
             )

@@ -165,7 +165,7 @@ class JournalSinkWriter:
         names = [name.lower() for name in rows.schema.names]
         return plain_texts(rows.column(names.index(wanted.lower()))).cast(pa.string())
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
         tidy_staging(self._storage, self._root, keep)
 

@@ -199,7 +199,7 @@ class ParquetWriter:
             remedy="bring the _staging directory back; it must not be emptied by others",
         )  # fmt: skip
 
-    def tidy(self, keep: Collection[str]) -> None:
+    def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged files of other checkpoints."""
         wanted = set(keep)
         stale = [

@@ -276,7 +276,7 @@ class ApplyWork(WorkBase):
 
     def _due(self, traces: Mapping[str, Any], context: EpochContext, names: list[str]) -> Any:
         mark = context.watermark_us
-        if self.timers is not None and mark is not None and mark != context.settled_us:
+        if self.timers is not None and mark is not None and mark != context.previous_watermark_us:
             # A timer at the watermark is due: no row before it is expected any more.
             return traces[f"{self.name}.timers"].due(None, mark + 1).select(names)
         schema = pa.schema([pa.field(HASH, pa.uint64()), *self.keys])

@@ -117,7 +117,7 @@ class SessionWork(TimedBase):
         came = self._stored(rows, at)
         if missed.any():
             came = came.filter(pa.array(~missed))
-        closes = None if context.watermark_us == context.settled_us else closed
+        closes = None if context.watermark_us == context.previous_watermark_us else closed
         probe, numbers = self._probe(came, traces, closes)
         counters = {"late": int(missed.sum()), "keys": probe.num_rows}
         if not probe.num_rows:
