@@ -34,17 +34,17 @@ import pyarrow.compute as pc
 from holdfast.ids import RandomIds, SeededIds
 from holdfast.state import (
     HASH,
+    CompactionPolicy,
     LatestPartition,
-    MergePolicy,
     RunInfo,
     RunSource,
     RunTarget,
     TraceReader,
     TraceSchema,
     plan_compaction,
-    plan_merge,
+    plan_full_compaction,
     replace,
-    run_merge,
+    run_compaction,
 )
 from holdfast.storage.local.storage import LocalStorage
 
@@ -96,9 +96,9 @@ class Ours:
             )
             with LatestPartition.open(self.runs, self.source, SCHEMA) as part:
                 self.runs.append(part.apply(rows, self.storage, self.target()))
-        plan = plan_compaction(self.runs, 0, 1)
+        plan = plan_full_compaction(self.runs, 0, 1)
         if plan:
-            merged = run_merge(plan, self.storage, self.source, SCHEMA, self.target())
+            merged = run_compaction(plan, self.storage, self.source, SCHEMA, self.target())
             old, self.runs = self.runs, replace(self.runs, merged)
             self.forget(old)
 
@@ -128,8 +128,8 @@ class Ours:
     def tidy(self) -> float:
         """Carry out all merges that are due; seconds."""
         begin = time.perf_counter()
-        while plan := plan_merge(self.runs, 0, 1, MergePolicy()):
-            merged = run_merge(plan, self.storage, self.source, SCHEMA, self.target())
+        while plan := plan_compaction(self.runs, 0, 1, CompactionPolicy()):
+            merged = run_compaction(plan, self.storage, self.source, SCHEMA, self.target())
             self.storage.barrier([merged.path])
             self.bytes_merged += merged.size
             old, self.runs = self.runs, replace(self.runs, merged)
@@ -443,9 +443,9 @@ def run_memory_child(root: Path, count: int, batches: int) -> None:
         total = sum(batch.num_rows for batch in reader.batches())
     assert total == count
     print(f"scan={watch.peak}")
-    plan = plan_compaction(ours.runs, 0, 1)
+    plan = plan_full_compaction(ours.runs, 0, 1)
     with PeakWatch() as watch:
-        run_merge(plan, ours.storage, ours.source, SCHEMA, ours.target())
+        run_compaction(plan, ours.storage, ours.source, SCHEMA, ours.target())
     print(f"compact={watch.peak}")
 
 

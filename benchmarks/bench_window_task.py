@@ -30,13 +30,13 @@ from holdfast.operators.base import HASH, WEIGHT, EpochContext
 from holdfast.operators.window import execute as window
 from holdfast.operators.window import panes
 from holdfast.state import (
+    CompactionPolicy,
     LatestPartition,
-    MergePolicy,
     RunSource,
     RunTarget,
-    plan_merge,
+    plan_compaction,
     replace,
-    run_merge,
+    run_compaction,
 )
 from holdfast.storage import open_storage
 
@@ -144,7 +144,7 @@ class Task:
     def merge(self) -> None:
         """What happens beside the epochs."""
         for partition in range(PARTITIONS):
-            plan = plan_merge(self.runs, partition, PARTITIONS, MergePolicy())
+            plan = plan_compaction(self.runs, partition, PARTITIONS, CompactionPolicy())
             if plan is None:
                 continue
             bound = (
@@ -152,7 +152,7 @@ class Task:
                 if self.previous_watermark_us
                 else None
             )
-            merged = run_merge(
+            merged = run_compaction(
                 plan, self.storage, self.source, self.work.traces["slides"],
                 self._target(partition, plan.epoch_high), time_bound_us=bound,
             )  # fmt: skip

@@ -44,7 +44,7 @@ class FileEntry(_Value, frozen=True, kw_only=True):
     was computed. pipeline: set when a fork shares the file of another pipeline of the same root.
     hash_min, hash_max: range of the unsigned 64-bit key hash, both inclusive. For a run, which
     vnodes (from low to before high) and epochs (both inclusive) it speaks for, and how many
-    merges deep it is: spec/run-v1.md, section 5.
+    compactions deep it is: spec/run-v1.md, section 5.
     """
 
     path: str

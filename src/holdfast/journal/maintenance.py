@@ -266,7 +266,7 @@ def _write_base(files: Files, layout: Layout, view: View, plan: TruncateReport) 
     return meta
 
 
-def plan_compaction(
+def plan_segment_compaction(
     sealed: Sequence[SealedSegment], small_bytes: int, target_bytes: int
 ) -> list[list[SealedSegment]]:
     """Runs of neighbouring small segments that fit into one."""
@@ -300,7 +300,7 @@ def compact_segments(
     """
     merged = {}
     gone: set[int] = set()
-    for group in plan_compaction(sealed, small_bytes, target_bytes):
+    for group in plan_segment_compaction(sealed, small_bytes, target_bytes):
         new = _merge(files, layout, meta, group, unknown)
         merged[new.first_sequence] = (new, len(group))
         gone.update(segment.first_sequence for segment in group[1:])

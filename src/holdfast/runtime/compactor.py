@@ -1,12 +1,12 @@
-"""Merging runs beside the epochs, never inside one.
+"""Compacting runs concurrently with epochs, never inside one.
 
 Invariants:
-- At most one merge at a time. An epoch waits for merges only before it begins, and only while a
-  partition has more layers than the policy allows: short runs, one after the other, must not leave
-  the merging to each other, and a look-up must not become slower for ever.
-- A merged run is durable before it is listed; until then the old runs are.
-- A merge that fails or is cancelled changes nothing but the space it leaves to the next clean-up.
-  After a failure the next one is tried some epochs later.
+- At most one compaction at a time. An epoch waits for compactions only before it begins, and only
+  while a partition has more layers than the policy allows: short runs, one after the other, must
+  not leave the compaction to each other, and a look-up must not become slower for ever.
+- A compacted run is durable before it is listed; until then the old runs are.
+- A compaction that fails or is cancelled changes nothing but the space it leaves to the next
+  clean-up. After a failure the next one is tried some epochs later.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from dataclasses import dataclass
 from holdfast.ids import CheckpointId, Epoch, IdSource
 from holdfast.runtime.task import Place, source_of, storage_of
 from holdfast.state import (
-    BackgroundMerge,
-    MergePlan,
-    MergePolicy,
+    BackgroundCompaction,
+    CompactionPlan,
+    CompactionPolicy,
     RunInfo,
     RunTarget,
     TraceSchema,
     partition_range,
-    plan_merge,
+    plan_compaction,
     replace,
-    run_merge,
+    run_compaction,
 )
-from holdfast.state.partition import layers, runs_by_partition, segments
+from holdfast.state.partition import layers, run_slices, runs_by_partition
 
 log = logging.getLogger("holdfast.pipeline")
 _REST_MAX = 64  # epochs without a try, after failures in a row
@@ -38,7 +38,7 @@ _REST_MAX = 64  # epochs without a try, after failures in a row
 @dataclass
 class _Running:
     trace: str
-    merge: BackgroundMerge
+    compaction: BackgroundCompaction
 
 
 @dataclass(frozen=True)
@@ -53,10 +53,10 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Work:
-    """One merge, for the thread that does it."""
+    """One compaction, for the thread that does it."""
 
     place: Place
-    plan: MergePlan
+    plan: CompactionPlan
     schema: TraceSchema
     target: RunTarget
     bound_us: int | None
@@ -64,28 +64,28 @@ class _Work:
     def __call__(self, stopped: Callable[[], bool]) -> RunInfo | None:
         storage = storage_of(self.place)
         pipeline = self.target.pipeline or ""
-        merged = run_merge(
+        compacted = run_compaction(
             self.plan, storage, source_of(self.place, pipeline), self.schema, self.target,
             time_bound_us=self.bound_us, stopped=stopped,
         )  # fmt: skip
-        if merged is not None:
-            storage.barrier([f"{pipeline}/{merged.path}"])
-        return merged
+        if compacted is not None:
+            storage.barrier([f"{pipeline}/{compacted.path}"])
+        return compacted
 
 
-class Merger:
+class Compactor:
     """Keeps the run lists short."""
 
     def __init__(
         self, place: Place, pipeline: str, partitions: int, ids: IdSource,
-        reserve: Callable[[], CheckpointId], policy: MergePolicy | None = None,
+        reserve: Callable[[], CheckpointId], policy: CompactionPolicy | None = None,
     ) -> None:  # fmt: skip
         """Begin idle."""
         self._place, self._pipeline, self._partitions = place, pipeline, partitions
         self._ids, self._reserve = ids, reserve
-        self._policy = policy or MergePolicy()
+        self._policy = policy or CompactionPolicy()
         self._running: _Running | None = None
-        self.merges = 0
+        self.compactions = 0
         self.error: Exception | None = None
         """The last one, for the summary."""
         self.overdue = 0
@@ -93,25 +93,25 @@ class Merger:
         self._failures = self._rest = 0
 
     def collect(self, runs: dict[str, list[RunInfo]]) -> None:
-        """Put a finished merge into its list."""
-        if self._running is not None and self._running.merge.done:
+        """Put a finished compaction into its list."""
+        if self._running is not None and self._running.compaction.done:
             self._take(self._running, runs)
 
     def _take(self, running: _Running, runs: dict[str, list[RunInfo]]) -> None:
-        """Wait for a merge and put it into its list. One that failed is tried again later."""
+        """Wait for a compaction and put it into its list. One that failed is tried again later."""
         try:
-            merged = running.merge.result()
+            compacted = running.compaction.result()
         except Exception as error:  # noqa: BLE001 - its runs are as good as before
             self._running = None
             self.error = error
             self._failures += 1
             self._rest = min(_REST_MAX, 2**self._failures)
-            log.warning("a merge failed and will be tried again: %s", error)
+            log.warning("a compaction failed and will be tried again: %s", error)
             return
         self._running = None
-        if merged is not None:
-            runs[running.trace] = replace(runs[running.trace], merged)
-            self.merges += 1
+        if compacted is not None:
+            runs[running.trace] = replace(runs[running.trace], compacted)
+            self.compactions += 1
             self._failures = 0
 
     def look(self, runs: Mapping[str, list[RunInfo]]) -> None:
@@ -122,12 +122,12 @@ class Merger:
         self.overdue = sum(1 for place in places if place.layers > self._policy.runs_max)
 
     def _places(self, runs: Mapping[str, list[RunInfo]]) -> list[_Place]:
-        """Where merging may pay, the most layers first."""
+        """Where compaction may pay, the most layers first."""
         found = []
         for trace, all_runs in runs.items():
             for partition, mine in enumerate(runs_by_partition(all_runs, self._partitions)):
                 within = partition_range(partition, self._partitions)
-                count = len(layers(segments(mine, within))) if len(mine) > 1 else len(mine)
+                count = len(layers(run_slices(mine, within))) if len(mine) > 1 else len(mine)
                 if count >= min(self._policy.fanout, self._policy.runs_max):
                     found.append(_Place(count, trace, partition, mine))
         return sorted(found, key=lambda place: -place.layers)
@@ -136,7 +136,7 @@ class Merger:
         self, runs: Mapping[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
         parent: CheckpointId, bounds_us: Mapping[str, int | None],
     ) -> None:  # fmt: skip
-        """Begin the next merge that is due, if none is running.
+        """Begin the next compaction that is due, if none is running.
 
         Where several are due, the partition with the most layers comes first.
         """
@@ -151,9 +151,11 @@ class Merger:
         self, runs: dict[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
         parent: CheckpointId, bounds_us: Mapping[str, int | None], stop: Callable[[], bool],
     ) -> None:  # fmt: skip
-        """Wait for merges as long as some partition has more layers than it should ever have."""
+        """Wait for compactions while a partition has more layers than it should ever have."""
         if self.overdue:
-            log.info("merges are overdue in %d partitions: the epoch waits for them", self.overdue)
+            log.info(
+                "compactions are overdue in %d partitions: the epoch waits for them", self.overdue
+            )
         while self.overdue and not stop():
             self.start(runs, schemas, parent, bounds_us)
             if self._running is None:
@@ -168,7 +170,7 @@ class Merger:
         bounds_us: Mapping[str, int | None],
     ) -> _Running | None:  # fmt: skip
         for place in places:
-            plan = plan_merge(place.runs, place.partition, self._partitions, self._policy)
+            plan = plan_compaction(place.runs, place.partition, self._partitions, self._policy)
             if plan is None:
                 continue
             target = RunTarget(
@@ -178,15 +180,15 @@ class Merger:
             )  # fmt: skip
             bound_us = bounds_us.get(place.trace)
             work = _Work(self._place, plan, schemas[place.trace], target, bound_us)
-            return _Running(place.trace, BackgroundMerge(work))
+            return _Running(place.trace, BackgroundCompaction(work))
         return None
 
     def stop(self) -> None:
         """Cancel what is running and wait for it."""
         if self._running is not None:
-            self._running.merge.cancel()
+            self._running.compaction.cancel()
             try:
-                self._running.merge.result()
+                self._running.compaction.result()
             except Exception as error:  # noqa: BLE001 - reported
                 self.error = error
             self._running = None

@@ -25,7 +25,7 @@ from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.operators.analysis import Resolved
 from holdfast.runtime.checkpoint_marks import Marks
-from holdfast.runtime.compactor import Merger
+from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.output_manager import Outputs
@@ -87,7 +87,7 @@ class Engine:
         self._ahead: Plan | None = None
         self._crowding = Crowding()
         self._schedule = store.schedule()
-        self._merger = Merger(place, graph.pipeline, partitions, RandomIds(), store.reserve)
+        self._compactor = Compactor(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._commit: Future[float] | None = None
         self._waiting: Waiting | None = None
@@ -121,7 +121,7 @@ class Engine:
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
         record_recovery(self._graph.pipeline, self._store.current, self._progress.epoch)
-        self._merger.look(self._progress.runs)
+        self._compactor.look(self._progress.runs)
 
     def _restore(self, manifest: Manifest) -> None:
         progress = self._progress
@@ -209,8 +209,8 @@ class Engine:
         clock.lap("plan")
         if plan is None:
             return None
-        if self._merger.overdue and self._progress.parent is not None:
-            self._merger.catch_up(
+        if self._compactor.overdue and self._progress.parent is not None:
+            self._compactor.catch_up(
                 self._progress.runs, self._schemas, self._progress.parent, self._bounds(), stop
             )
             clock.lap("merge")
@@ -402,7 +402,7 @@ class Engine:
             return
         if clock is not None:
             clock.lap("wait")
-        self._merger.collect(self._progress.runs)
+        self._compactor.collect(self._progress.runs)
         self._expire()
         draft = self._store.draft(
             checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1, label=self._marks.label
@@ -464,36 +464,36 @@ class Engine:
             log.warning("retention failed and will be tried again: %s", report.error)
         return (time.perf_counter() - start) * 1e3
 
-    def wait(self, *, merge: bool = True) -> float | None:
+    def wait(self, *, compact: bool = True) -> float | None:
         """Wait for the commit that is under way; its error is raised here.
 
-        merge: begin the next merge. One that begins with the last commit would only be cancelled.
+        compact: begin the next compaction; with the last commit it would only be cancelled.
         """
         if self._commit is None:
             return None
         commit, self._commit = self._commit, None
         took = commit.result()
-        if merge:
-            self._merger.collect(self._progress.runs)
-            self._merge()
+        if compact:
+            self._compactor.collect(self._progress.runs)
+            self._compact()
         return took
 
-    def _merge(self) -> None:
-        """Begin the next merge that is due."""
+    def _compact(self) -> None:
+        """Begin the next compaction that is due."""
         if (parent := self._progress.parent) is not None:
-            self._merger.start(self._progress.runs, self._schemas, parent, self._bounds())
+            self._compactor.start(self._progress.runs, self._schemas, parent, self._bounds())
 
     def finish(self, *, last: bool = True) -> None:
         """Commit what is left. last: nothing else follows in this run."""
         if self._waiting is not None and self._waiting.epochs:
             self._hand_over()
-        self.wait(merge=not last)
-        if last and self._merger.error is not None:
-            self.summary.notes.append(f"a merge failed: {self._merger.error}")
+        self.wait(compact=not last)
+        if last and self._compactor.error is not None:
+            self.summary.notes.append(f"a compaction failed: {self._compactor.error}")
 
     def close(self) -> None:
         """Let go of threads; nothing is committed."""
-        self._merger.stop()
+        self._compactor.stop()
         self._ahead_thread.shutdown(wait=True, cancel_futures=True)
         if self._ahead is not None:
             self._builder.drop(self._ahead)

@@ -1,4 +1,4 @@
-"""Which runs speak for which vnodes: partitions, rescale, and what merges replaced.
+"""Which runs speak for which vnodes: partitions, rescale, and what compactions replaced.
 
 A set of runs is read the same way however many partitions there are: a partition is a range of
 vnodes, and its view of a run is a slice of it. Changing the number of partitions therefore
@@ -6,9 +6,9 @@ rewrites nothing.
 
 Invariants:
 - The partitions 0..n-1 of any n in 1..256 cover every vnode exactly once, in order.
-- For each vnode, the segments that `segments` returns have disjoint epochs, oldest first.
-- A run that a wider merge replaced is never read for the vnodes of that merge, even while it
-  is still listed.
+- For each vnode, the slices that `run_slices` returns have disjoint epochs, oldest first.
+- A run that a wider compaction replaced is never read for the vnodes of that compaction, even while
+  it is still listed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def _check_partitions(partitions: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class RunSlice:
     """The part of a run that is read for some vnodes."""
 
     run: RunInfo
@@ -74,12 +74,12 @@ class Segment:
         return max(1, self.run.size * len(self.vnodes) // len(self.run.vnodes))
 
 
-def segments(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[Segment]:
+def run_slices(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[RunSlice]:
     """What has to be read for these vnodes, oldest first."""
     inside = [run for run in runs if run.vnodes.intersect(within)]
     inside.sort(key=lambda run: (run.epoch_low, -run.epoch_high, run.vnodes))
     near = _near(inside)
-    found: list[Segment] = []
+    found: list[RunSlice] = []
     for run in inside:
         pieces = [piece] if (piece := run.vnodes.intersect(within)) else []
         for other in near[run.vnodes]:
@@ -89,7 +89,7 @@ def segments(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[S
                 pieces = [rest for piece in pieces for rest in piece.subtract(other.vnodes)]
             elif not run.covers(other):
                 raise _ambiguous(run, other)
-        found += [Segment(run, piece) for piece in pieces]
+        found += [RunSlice(run, piece) for piece in pieces]
     return found
 
 
@@ -136,8 +136,8 @@ def live_runs(runs: Sequence[RunInfo]) -> list[RunInfo]:
     A run without rows matters only as long as it replaces another that is still read elsewhere.
     """
     seen: dict[str, RunInfo] = {}
-    for segment in segments(runs):
-        seen.setdefault(segment.run.path, segment.run)
+    for run_slice in run_slices(runs):
+        seen.setdefault(run_slice.run.path, run_slice.run)
     live = list(seen.values())
     return [run for run in live if run.rows or hides_any(run, live)]
 
@@ -147,14 +147,14 @@ def hides_any(run: RunInfo, others: Iterable[RunInfo]) -> bool:
     return any(run.covers(other) and run.vnodes.intersect(other.vnodes) for other in others)
 
 
-def layers(found: Sequence[Segment]) -> list[list[Segment]]:
-    """Segments in groups with disjoint epochs, oldest first: what a merge may cut between."""
-    groups: list[list[Segment]] = []
+def layers(found: Sequence[RunSlice]) -> list[list[RunSlice]]:
+    """Run slices in groups with disjoint epochs, oldest first: a compaction cuts between them."""
+    groups: list[list[RunSlice]] = []
     reach = -1
-    for segment in sorted(found, key=lambda s: (s.run.epoch_low, s.run.epoch_high)):
-        if groups and segment.run.epoch_low <= reach:
-            groups[-1].append(segment)
+    for run_slice in sorted(found, key=lambda s: (s.run.epoch_low, s.run.epoch_high)):
+        if groups and run_slice.run.epoch_low <= reach:
+            groups[-1].append(run_slice)
         else:
-            groups.append([segment])
-        reach = max(reach, segment.run.epoch_high)
+            groups.append([run_slice])
+        reach = max(reach, run_slice.run.epoch_high)
     return groups

@@ -20,7 +20,7 @@ import pyarrow as pa
 from holdfast.errors import IncompatibleError
 from holdfast.state.arrow.row_equality import rows_equal
 from holdfast.state.merge_iterator import WINDOW_BYTES, Combine, combined
-from holdfast.state.partition import Segment, segments
+from holdfast.state.partition import RunSlice, run_slices
 from holdfast.state.run_info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.scan import WINDOW_ROWS, TraceScan
 from holdfast.state.schema import HASH, WEIGHT, TraceKind
@@ -45,7 +45,7 @@ class TraceReader:
 
     def batches(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Iterator[Any]:
         """Key and value columns (and the weights of a bag) as record batches, in hash order."""
-        views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
+        views = views_of(run_slices(self.runs, vnodes), self.source, self.schema, keep=False)
         how = Combine(bottom=True, time_bound_us=self.time_bound_us, window_bytes=self.window_bytes)
         names = self.columns(hashes=hashes)
         for rows in combined(views, self.schema, how):
@@ -60,7 +60,7 @@ class TraceReader:
 
     def scan(self, vnodes: VnodeRange = ALL_VNODES, *, window_rows: int = WINDOW_ROWS) -> TraceScan:
         """The same rows in no order, read in several threads: for queries."""
-        views = views_of(segments(self.runs, vnodes), self.source, self.schema, keep=False)
+        views = views_of(run_slices(self.runs, vnodes), self.source, self.schema, keep=False)
         bound = self.time_bound_us
         return TraceScan(views, self.schema, time_bound_us=bound, window_rows=window_rows)
 
@@ -93,9 +93,9 @@ def _schemas_differ(before: TraceSchema, after: TraceSchema) -> IncompatibleErro
     )
 
 
-def _unshared(before: TraceReader, after: TraceReader) -> tuple[list[Segment], list[Segment]]:
-    """The segments that only one side reads."""
-    left, right = segments(before.runs), segments(after.runs)
+def _unshared(before: TraceReader, after: TraceReader) -> tuple[list[RunSlice], list[RunSlice]]:
+    """The run slices that only one side reads."""
+    left, right = run_slices(before.runs), run_slices(after.runs)
     if before.time_bound_us != after.time_bound_us:
         return left, right
     cuts = sorted({cut for s in [*left, *right] for cut in (s.vnodes.low, s.vnodes.high)})
@@ -108,18 +108,18 @@ def _unshared(before: TraceReader, after: TraceReader) -> tuple[list[Segment], l
     )
 
 
-def _cut(found: list[Segment], cuts: list[int]) -> list[Segment]:
+def _cut(found: list[RunSlice], cuts: list[int]) -> list[RunSlice]:
     pieces = []
-    for segment in found:
-        low, high = segment.vnodes.low, segment.vnodes.high
+    for run_slice in found:
+        low, high = run_slice.vnodes.low, run_slice.vnodes.high
         inner = [low, *(cut for cut in cuts if low < cut < high), high]
         for a, b in itertools.pairwise(inner):
-            pieces.append(Segment(segment.run, VnodeRange(a, b)))
+            pieces.append(RunSlice(run_slice.run, VnodeRange(a, b)))
     return pieces
 
 
 def _diff_bags(
-    before: TraceReader, after: TraceReader, older: list[Segment], newer: list[Segment]
+    before: TraceReader, after: TraceReader, older: list[RunSlice], newer: list[RunSlice]
 ) -> Iterator[Any]:
     """Rows of the older side count negative, and what both sides have cancels."""
     schema = before.schema
@@ -136,7 +136,7 @@ def _diff_bags(
 
 
 def _diff_latest(
-    before: TraceReader, after: TraceReader, older: list[Segment], newer: list[Segment]
+    before: TraceReader, after: TraceReader, older: list[RunSlice], newer: list[RunSlice]
 ) -> Iterator[Any]:
     """Only keys in unshared runs can differ: look those up on both sides and compare."""
     from holdfast.state.latest import LatestPartition  # lookups are not needed to read

@@ -3,10 +3,11 @@
 Invariants:
 - A `RunInfo` is plain and frozen: it crosses Spark tasks and ends up in a manifest.
 - A run speaks for a range of vnodes and a range of epochs: it holds all that they say. For one
-  vnode, a run with wider epochs replaces one with narrower: that is how a merge becomes visible.
-- A merge may keep the epochs (one run, cleaned or cut). So a run has a generation: 0 when an epoch
-  wrote it, one more than that of everything merged into it otherwise. Of equal epochs the higher
-  generation counts.
+  vnode, a run with wider epochs replaces one with narrower: that is how a compaction becomes
+  visible.
+- A compaction may keep the epochs (one run, cleaned or cut). So a run has a generation: 0 when an
+  epoch wrote it, one more than that of everything compacted into it otherwise. Of equal epochs the
+  higher generation counts.
 """
 
 from __future__ import annotations
@@ -99,9 +100,9 @@ def object_path(pipeline: str | None, path: str) -> str:
 class RunInfo:
     """The facts of one whole run.
 
-    A merge whose rows all cancelled is a run without rows: it still replaces what it merged.
-    Its hash range is then the first hash of its vnodes. `path` is relative to the pipeline's
-    directory; `pipeline` is set when a fork shares the run of another pipeline.
+    A compaction whose rows all cancelled is a run without rows: it still replaces what it
+    compacted. Its hash range is then the first hash of its vnodes. `path` is relative to the
+    pipeline's directory; `pipeline` is set when a fork shares the run of another pipeline.
     """
 
     path: str

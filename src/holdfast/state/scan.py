@@ -22,7 +22,7 @@ import pyarrow as pa
 from holdfast.state.arrow.batches import join_batches, take
 from holdfast.state.arrow.interpolation_search import lower_bound
 from holdfast.state.arrow.numpy_views import bits, indices, numbers
-from holdfast.state.arrow.prefetch import Ahead
+from holdfast.state.arrow.prefetch import Prefetch
 from holdfast.state.arrow.row_equality import rows_equal
 from holdfast.state.merge_iterator import resolve
 from holdfast.state.schema import TraceKind
@@ -61,8 +61,8 @@ class TraceScan:
         self._latest = schema.kind is TraceKind.LATEST
         self._threads = threads or max(1, min(THREADS_MAX, os.cpu_count() or 1))
         self._windows = plan_windows(views, window_rows)
-        self._begun: Ahead[tuple[int, int], list[Any]] | None = None
-        self._all: list[Ahead[tuple[int, int], list[Any]]] = []
+        self._begun: Prefetch[tuple[int, int], list[Any]] | None = None
+        self._all: list[Prefetch[tuple[int, int], list[Any]]] = []
         self.schema = pa.schema([schema.stored.field(i) for i in range(1, len(schema.stored))])
 
     def start(self) -> None:
@@ -70,10 +70,10 @@ class TraceScan:
         if self._begun is None:
             self._begun = self._begin()
 
-    def _begin(self) -> Ahead[tuple[int, int], list[Any]]:
+    def _begin(self) -> Prefetch[tuple[int, int], list[Any]]:
         free = all(view.run.in_place for view in self._views) and not self._gathers(self._views)
         ahead = AHEAD_IN_PLACE if free else 2 * self._threads
-        begun = Ahead(self._window, self._windows, threads=self._threads, ahead=ahead)
+        begun = Prefetch(self._window, self._windows, threads=self._threads, ahead=ahead)
         self._all.append(begun)
         return begun
 
@@ -160,7 +160,7 @@ class TraceScan:
         return same
 
     def _gathered(self, found: list[list[Any]]) -> list[list[Any]]:
-        """Rows of hashes that several runs have are combined as a merge would; others stay."""
+        """Rows of hashes that several runs have are combined as a compaction would; others stay."""
         shared = _shared([[numbers(piece.column(0)) for piece in pieces] for pieces in found])
         if not len(shared):
             return found

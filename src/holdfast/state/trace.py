@@ -1,7 +1,7 @@
 """What both kinds of partition share: open runs, views, and writing a run of updates.
 
 Invariants:
-- A partition reads exactly the segments of its vnodes; rows of others are refused, not ignored.
+- A partition reads exactly the run slices of its vnodes; rows of others are refused, not ignored.
 - `apply` writes one new run and changes nothing else: until a checkpoint lists the run, it is
   garbage. Reading goes on from the runs that were given at opening.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import InvalidInputError
 from holdfast.state.live_counts import change_of
-from holdfast.state.partition import partition_range, segments
+from holdfast.state.partition import partition_range, run_slices
 from holdfast.state.run_view import RunView
 from holdfast.state.run_writer import RunOptions, write_run
 from holdfast.state.schema import TraceKind
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from holdfast.state.live_counts import Asked, Change
-    from holdfast.state.partition import Segment
+    from holdfast.state.partition import RunSlice
     from holdfast.state.run_info import RunInfo, RunTarget
     from holdfast.state.run_reader import RunFile, RunSource
     from holdfast.state.schema import TraceSchema
@@ -70,7 +70,7 @@ class TracePartition:
         """Open a trace's runs for one partition of any number of them.
 
         Rows with an event time before `time_bound_us` are treated as absent, whether or not a
-        merge has removed them yet.
+        compaction has removed them yet.
         """
         if schema.kind is not cls.kind:
             raise InvalidInputError(
@@ -79,7 +79,7 @@ class TracePartition:
                 expected=str(cls.kind),
                 actual=str(schema.kind),
             )
-        found = segments(runs, partition_range(partition, partitions))
+        found = run_slices(runs, partition_range(partition, partitions))
         views = views_of(found, source, schema)
         return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
 
@@ -170,16 +170,16 @@ class TracePartition:
 
 
 def views_of(
-    found: Iterable[Segment], source: RunSource, schema: TraceSchema, *, keep: bool = True
+    found: Iterable[RunSlice], source: RunSource, schema: TraceSchema, *, keep: bool = True
 ) -> list[RunView]:
     """Segments as views of open runs, in the same order; each run is opened once."""
     opened: dict[str, RunFile] = {}
     views = []
-    for segment in found:
-        run = opened.get(segment.run.path)
+    for run_slice in found:
+        run = opened.get(run_slice.run.path)
         if run is None:
-            run = opened[segment.run.path] = source.open(segment.run, schema, keep=keep)
-        view = RunView(run, segment.vnodes)
+            run = opened[run_slice.run.path] = source.open(run_slice.run, schema, keep=keep)
+        view = RunView(run, run_slice.vnodes)
         if not view.empty:
             views.append(view)
     return views

@@ -22,8 +22,8 @@ from holdfast.state import (
     HASH,
     WEIGHT,
     BagPartition,
+    CompactionPolicy,
     LatestPartition,
-    MergePolicy,
     RunOptions,
     RunSource,
     RunTarget,
@@ -33,13 +33,13 @@ from holdfast.state import (
     partition_range,
     partition_table,
     plan_compaction,
-    plan_merge,
+    plan_full_compaction,
     replace,
-    run_merge,
+    run_compaction,
     vnodes_of,
 )
-from holdfast.state.compaction_plan import _plan
-from holdfast.state.partition import layers, segments
+from holdfast.state.compaction import _plan
+from holdfast.state.partition import layers, run_slices
 from holdfast.storage.memory import MemoryStorage
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
@@ -318,16 +318,16 @@ class World:
     def merge(self, partition, partitions, *, full=False, runs=None):
         """Plan and carry out one merge over `runs` (default: the current ones)."""
         runs = self.runs if runs is None else runs
-        policy = MergePolicy(fanout=2, tier_bytes=self.random.choice([1, 4096, 1 << 20]))
+        policy = CompactionPolicy(fanout=2, tier_bytes=self.random.choice([1, 4096, 1 << 20]))
         if full:
-            plan = plan_compaction(runs, partition, partitions)
+            plan = plan_full_compaction(runs, partition, partitions)
         elif self.random.random() < 0.5:
-            plan = plan_merge(runs, partition, partitions, policy)
+            plan = plan_compaction(runs, partition, partitions, policy)
         else:
             plan = self.any_plan(runs, partition, partitions)
         if plan is None:
             return None
-        return run_merge(
+        return run_compaction(
             plan, self.storage, self.source, self.schema, self.target(partition, partitions),
             time_bound_us=self.bound, options=self.options,
         )  # fmt: skip
@@ -335,7 +335,7 @@ class World:
     def any_plan(self, runs, partition, partitions):
         """A merge of any neighbouring layers, also where no policy would choose them."""
         within = partition_range(partition, partitions)
-        found = layers(segments(runs, within))
+        found = layers(run_slices(runs, within))
         if len(found) < 2:
             return None
         start = self.random.randrange(len(found) - 1)

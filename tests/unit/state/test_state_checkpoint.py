@@ -16,9 +16,9 @@ from holdfast.state import (
     SmallState,
     entry_of,
     info_of,
-    plan_compaction,
+    plan_full_compaction,
     put_trace,
-    run_merge,
+    run_compaction,
     runs_of,
 )
 from holdfast.storage.local.storage import LocalStorage
@@ -56,10 +56,12 @@ class Stored(World):
             self.step(rows, partitions)
             if compact:
                 for partition in range(partitions):
-                    plan = plan_compaction(self.runs, partition, partitions)
+                    plan = plan_full_compaction(self.runs, partition, partitions)
                     if plan:
                         target = self.target(partition, partitions)
-                        self.adopt(run_merge(plan, self.storage, self.source, self.schema, target))
+                        self.adopt(
+                            run_compaction(plan, self.storage, self.source, self.schema, target)
+                        )
             self.runs = put_trace(
                 self.draft, "op", self.schema.kind, self.runs, partitions=partitions
             )

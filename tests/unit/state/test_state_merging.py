@@ -13,19 +13,19 @@ from state_world import EPOCH, World, examples, micros
 
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.state import (
-    BackgroundMerge,
-    MergePolicy,
+    BackgroundCompaction,
+    CompactionPolicy,
     TraceReader,
     VnodeRange,
     expired_runs,
     live_runs,
     plan_compaction,
-    plan_merge,
+    plan_full_compaction,
     replace,
-    run_merge,
+    run_compaction,
 )
-from holdfast.state.compaction_plan import choose_layers
-from holdfast.state.partition import segments
+from holdfast.state.compaction import choose_layers
+from holdfast.state.partition import run_slices
 from holdfast.storage.local.storage import LocalStorage
 
 
@@ -33,7 +33,7 @@ from holdfast.storage.local.storage import LocalStorage
 @given(st.lists(st.integers(1, 50_000), min_size=1, max_size=400), st.integers(2, 6))
 def test_the_number_of_runs_and_the_bytes_written_stay_logarithmic(batches, fanout):
     """Whatever sizes arrive, layers stay few and each byte is rewritten a few times only."""
-    policy = MergePolicy(fanout=fanout, tier_bytes=100, runs_max=24)
+    policy = CompactionPolicy(fanout=fanout, tier_bytes=100, runs_max=24)
     sizes, written = [], 0
     for size in batches:
         sizes.append(size)
@@ -53,11 +53,11 @@ def test_planning_reads_nothing_and_is_repeatable():
     world = World("bag", ["int64"], "int64", seed=1)
     for _ in range(6):
         world.step(world.make_rows(20), 1)
-    policy = MergePolicy(fanout=3)
+    policy = CompactionPolicy(fanout=3)
     world.storage = None
-    first = plan_merge(world.runs, 0, 1, policy)
-    assert first == plan_merge(list(reversed(world.runs)), 0, 1, policy)
-    assert str(first).startswith("merge 6 runs of epochs 1..6")
+    first = plan_compaction(world.runs, 0, 1, policy)
+    assert first == plan_compaction(list(reversed(world.runs)), 0, 1, policy)
+    assert str(first).startswith("compact 6 runs of epochs 1..6")
 
 
 def test_only_a_plan_that_takes_the_oldest_layer_is_a_snapshot():
@@ -66,9 +66,9 @@ def test_only_a_plan_that_takes_the_oldest_layer_is_a_snapshot():
     for _ in range(4):
         world.step(world.make_rows(20), 1)
     large = dataclasses.replace(world.runs[0], size=100 << 20)
-    plan = plan_merge([large, *world.runs[1:]], 0, 1, MergePolicy(fanout=3))
+    plan = plan_compaction([large, *world.runs[1:]], 0, 1, CompactionPolicy(fanout=3))
     assert (plan.bottom, len(plan.runs), plan.epoch_low) == (False, 3, 2)
-    plan = plan_merge(world.runs, 0, 1, MergePolicy(fanout=3))
+    plan = plan_compaction(world.runs, 0, 1, CompactionPolicy(fanout=3))
     assert (plan.bottom, len(plan.runs), plan.epoch_low) == (True, 4, 1)
 
 
@@ -76,7 +76,7 @@ def test_only_a_plan_that_takes_the_oldest_layer_is_a_snapshot():
 def test_policies_that_cannot_work_are_refused(settings):
     """Bad knobs are typed errors."""
     with pytest.raises(InvalidInputError):
-        MergePolicy(**settings)
+        CompactionPolicy(**settings)
 
 
 def grown(kind="latest", epochs=6, **more):
@@ -89,10 +89,10 @@ def grown(kind="latest", epochs=6, **more):
 def test_a_cancelled_merge_leaves_nothing():
     """Stopped at any window, a merge returns None and no object stays."""
     world = grown()
-    plan = plan_compaction(world.runs, 0, 1)
+    plan = plan_full_compaction(world.runs, 0, 1)
     before = [entry.path for entry in world.storage.list("")]
     target = world.target(0, 1)
-    merged = run_merge(
+    merged = run_compaction(
         plan, world.storage, world.source, world.schema, target, stopped=lambda: True
     )
     assert merged is None
@@ -103,14 +103,16 @@ def test_a_cancelled_merge_leaves_nothing():
 def test_a_background_merge_is_invisible_until_it_is_adopted(tmp_path):
     """While a merge runs, epochs go on over the old runs; its result then replaces exactly those."""
     world = grown(storage=LocalStorage(tmp_path))
-    plan = plan_compaction(world.runs, 0, 1)
+    plan = plan_full_compaction(world.runs, 0, 1)
     target, gate = world.target(0, 1), threading.Event()
 
     def work(stopped):
         gate.wait(10)
-        return run_merge(plan, world.storage, world.source, world.schema, target, stopped=stopped)
+        return run_compaction(
+            plan, world.storage, world.source, world.schema, target, stopped=stopped
+        )
 
-    merge = BackgroundMerge(work)
+    merge = BackgroundCompaction(work)
     world.step(world.make_rows(30), 1)
     assert not merge.done
     gate.set()
@@ -123,7 +125,7 @@ def test_a_background_merge_is_invisible_until_it_is_adopted(tmp_path):
 
 def test_a_background_merge_can_be_cancelled_and_its_error_is_raised():
     """cancel() ends it with None; a failure inside is raised by result()."""
-    stopped_seen = BackgroundMerge(_wait_for)
+    stopped_seen = BackgroundCompaction(_wait_for)
     stopped_seen.cancel()
     assert stopped_seen.result() is None
 
@@ -131,7 +133,7 @@ def test_a_background_merge_can_be_cancelled_and_its_error_is_raised():
         raise InvalidInputError("no")
 
     with pytest.raises(InvalidInputError):
-        BackgroundMerge(fails).result()
+        BackgroundCompaction(fails).result()
 
 
 def _wait_for(stopped):
@@ -146,10 +148,13 @@ def test_tombstones_stay_until_nothing_older_needs_them():
     world.step([([1], [None], True)], 1)
     world.step([([3], [3], False)], 1)
     upper = dataclasses.replace(
-        plan_compaction(world.runs, 0, 1), runs=tuple(world.runs[1:]), epoch_low=2, bottom=False
+        plan_full_compaction(world.runs, 0, 1),
+        runs=tuple(world.runs[1:]),
+        epoch_low=2,
+        bottom=False,
     )
     target = world.target(0, 1)
-    merged = run_merge(upper, world.storage, world.source, world.schema, target)
+    merged = run_compaction(upper, world.storage, world.source, world.schema, target)
     assert merged.rows == 2
     assert not merged.snapshot
     world.adopt(merged)
@@ -193,7 +198,7 @@ def test_merges_tidy_up_after_a_rescale():
         world.check_whole()
     assert not old & {run.path for run in world.runs}
     assert len(world.runs) == 5
-    assert all(plan_compaction(world.runs, p, 5) is None for p in range(5))
+    assert all(plan_full_compaction(world.runs, p, 5) is None for p in range(5))
 
 
 def test_two_winners_for_one_epoch_are_refused():
@@ -201,7 +206,7 @@ def test_two_winners_for_one_epoch_are_refused():
     world = grown(kind="bag", epochs=1)
     twin = dataclasses.replace(world.runs[0], path=world.runs[0].path + "x")
     with pytest.raises(IncompatibleError) as caught:
-        segments([*world.runs, twin])
+        run_slices([*world.runs, twin])
     assert caught.value.kind == "ambiguous_runs"
     assert twin.path in str(caught.value)
     with pytest.raises(InvalidInputError):
@@ -212,12 +217,12 @@ def test_a_late_merge_of_replaced_runs_changes_nothing():
     """A merge that finishes after a wider one has replaced its inputs is simply not listed."""
     world = grown(kind="bag")
     narrow = dataclasses.replace(
-        plan_compaction(world.runs, 0, 1), runs=tuple(world.runs[1:3]), epoch_low=2, epoch_high=3,
+        plan_full_compaction(world.runs, 0, 1), runs=tuple(world.runs[1:3]), epoch_low=2, epoch_high=3,
         bottom=False,
     )  # fmt: skip
-    late = run_merge(narrow, world.storage, world.source, world.schema, world.target(0, 1))
-    wide = plan_compaction(world.runs, 0, 1)
-    world.adopt(run_merge(wide, world.storage, world.source, world.schema, world.target(0, 1)))
+    late = run_compaction(narrow, world.storage, world.source, world.schema, world.target(0, 1))
+    wide = plan_full_compaction(world.runs, 0, 1)
+    world.adopt(run_compaction(wide, world.storage, world.source, world.schema, world.target(0, 1)))
     before = list(world.runs)
     world.adopt(late)
     assert world.runs == before
@@ -276,10 +281,10 @@ def test_a_single_run_can_be_cleaned_of_outdated_rows():
     seconds = [EPOCH.replace(second=s) for s in range(10)]
     world = World("latest", ["int64"], "int64", seed=1, timed=True)
     world.step([([s], [1, seconds[s]], False) for s in range(10)], 1)
-    assert plan_compaction(world.runs, 0, 1) is None
-    plan = plan_compaction(world.runs, 0, 1, always=True)
+    assert plan_full_compaction(world.runs, 0, 1) is None
+    plan = plan_full_compaction(world.runs, 0, 1, always=True)
     world.bound = micros(seconds[4])
-    merged = run_merge(
+    merged = run_compaction(
         plan, world.storage, world.source, world.schema, world.target(0, 1),
         time_bound_us=world.bound,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from holdfast import Settings
 from holdfast.checkpoint import open_store, recovery_plan
 from holdfast.errors import CorruptionError
 from holdfast.ids import SeededIds
-from holdfast.state import plan_compaction, run_merge, runs_of
+from holdfast.state import plan_full_compaction, run_compaction, runs_of
 from holdfast.storage.local.storage import LocalStorage
 
 FLIPS = 16
@@ -85,9 +85,11 @@ def answers(world, runs):
     world.runs = runs
     world.check_whole()
     for partition in range(2):
-        plan = plan_compaction(runs, partition, 2)
+        plan = plan_full_compaction(runs, partition, 2)
         if plan:
-            run_merge(plan, world.storage, world.source, world.schema, world.target(partition, 2))
+            run_compaction(
+                plan, world.storage, world.source, world.schema, world.target(partition, 2)
+            )
 
 
 @pytest.mark.parametrize("kind", ["latest", "bag"])

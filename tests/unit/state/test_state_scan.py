@@ -16,7 +16,7 @@ from state_world import SOAK, World, examples
 from holdfast.errors import CorruptionError, HoldfastError
 from holdfast.state import HASH, LatestPartition, RunOptions, RunSource, TraceReader, TraceSchema
 from holdfast.state.arrow.numpy_views import bits, indices, numbers
-from holdfast.state.arrow.prefetch import Ahead
+from holdfast.state.arrow.prefetch import Prefetch
 from holdfast.state.scan import meet, plan_windows
 from holdfast.state.trace import views_of
 from holdfast.storage.local.storage import LocalStorage
@@ -115,9 +115,9 @@ def test_windows_cover_every_hash_once_and_touch_no_rows(mode, rows_min):
     for partitions in (1, 3, 2):
         world.step(world.make_rows(60), partitions)
     reader = world.reader()
-    from holdfast.state.partition import segments
+    from holdfast.state.partition import run_slices
 
-    views = views_of(segments(reader.runs), RunSource(world.storage), world.schema, keep=False)
+    views = views_of(run_slices(reader.runs), RunSource(world.storage), world.schema, keep=False)
     windows = plan_windows(views, rows_min)
     assert windows[0][0] == min(view.low for view in views)
     assert windows[-1][1] == max(view.high for view in views)
@@ -180,7 +180,7 @@ def test_results_come_in_order_and_a_failure_in_its_place():
 
     seen = []
     with pytest.raises(ValueError, match="7"):
-        for result in Ahead(work, range(20), threads=3, ahead=5):
+        for result in Prefetch(work, range(20), threads=3, ahead=5):
             seen.append(result)  # noqa: PERF402 - up to the failure
     assert seen == [*range(7)]
 
@@ -195,7 +195,7 @@ def test_nobody_runs_further_ahead_than_allowed_and_close_ends_all():
             begun.append(number)
         return number
 
-    ahead = Ahead(work, range(1000), threads=2, ahead=4)
+    ahead = Prefetch(work, range(1000), threads=2, ahead=4)
     for taken, _ in enumerate(ahead, 1):
         time.sleep(0.001)
         assert len(begun) <= taken + 4

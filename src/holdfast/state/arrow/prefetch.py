@@ -18,7 +18,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Ahead(Generic[T, R]):
+class Prefetch(Generic[T, R]):
     """Begins at once; iterate for the results."""
 
     def __init__(

@@ -10,20 +10,20 @@ import pytest
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
 from holdfast.runtime import compactor as merging
-from holdfast.runtime.compactor import Merger
+from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.task import Place, source_of, storage_of
 from holdfast.state import (
+    CompactionPolicy,
     LatestPartition,
-    MergePolicy,
     RunTarget,
     TraceSchema,
     partition_range,
     vnodes_of,
 )
-from holdfast.state.partition import layers, runs_by_partition, segments
+from holdfast.state.partition import layers, run_slices, runs_by_partition
 
 SCHEMA = TraceSchema.latest(pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]))
-POLICY = MergePolicy(fanout=3, runs_max=4)
+POLICY = CompactionPolicy(fanout=3, runs_max=4)
 PARENT = CheckpointId("0198c0de-0000-7000-8000-000000000000")
 HASHES = np.arange(0, 1 << 63, 1 << 53, dtype=np.uint64) * np.uint64(2)  # four in each vnode
 numbers = itertools.count()
@@ -36,7 +36,7 @@ class Trace:
         self.place, self.partitions = Place(f"memory://merger{next(numbers)}"), partitions
         self.ids = SeededIds(1)
         self.runs = {"t": []}
-        self.merger = Merger(
+        self.compactor = Compactor(
             self.place, "p", partitions, self.ids, lambda: self.ids.checkpoint_id(0), POLICY
         )
 
@@ -79,15 +79,15 @@ class Trace:
 
     def counts(self) -> list[int]:
         return [
-            len(layers(segments(self.runs["t"], partition_range(n, self.partitions))))
+            len(layers(run_slices(self.runs["t"], partition_range(n, self.partitions))))
             for n in range(self.partitions)
         ]
 
     def start(self) -> None:
-        self.merger.start(self.runs, {"t": SCHEMA}, PARENT, {})
+        self.compactor.start(self.runs, {"t": SCHEMA}, PARENT, {})
 
     def catch_up(self, stop=lambda: False) -> None:
-        self.merger.catch_up(self.runs, {"t": SCHEMA}, PARENT, {}, stop)
+        self.compactor.catch_up(self.runs, {"t": SCHEMA}, PARENT, {}, stop)
 
 
 def overdue(partitions: int, epochs: int = 7) -> Trace:
@@ -96,8 +96,8 @@ def overdue(partitions: int, epochs: int = 7) -> Trace:
     for epoch in range(epochs):
         trace.write(epoch)
     assert trace.counts() == [epochs] * partitions
-    trace.merger.look(trace.runs)
-    assert trace.merger.overdue == partitions
+    trace.compactor.look(trace.runs)
+    assert trace.compactor.overdue == partitions
     return trace
 
 
@@ -105,9 +105,9 @@ def test_every_partition_that_is_overdue_is_caught_up_before_the_next_epoch():
     """However many partitions have too many layers, none has afterwards."""
     trace = overdue(5)
     trace.catch_up()
-    trace.merger.stop()
+    trace.compactor.stop()
     assert max(trace.counts()) <= POLICY.runs_max
-    assert trace.merger.overdue == 0
+    assert trace.compactor.overdue == 0
     assert [trace.values(n) for n in range(5)] == [{6}] * 5
 
 
@@ -116,41 +116,41 @@ def test_beginning_a_merge_waits_for_none():
     trace = overdue(2)
     trace.start()
     assert trace.counts() == [7, 7]
-    trace.merger.stop()
+    trace.compactor.stop()
 
 
 def test_who_stops_does_not_wait_for_merges():
     """Asked before each merge."""
     trace = overdue(5)
     trace.catch_up(stop=iter([False, True]).__next__)
-    assert trace.merger.merges == 1
-    assert trace.merger.overdue == 4
+    assert trace.compactor.compactions == 1
+    assert trace.compactor.overdue == 4
 
 
 def test_a_merge_that_failed_is_tried_again_some_epochs_later(monkeypatch, caplog):
     """One failure costs some epochs, a series of them more and more; nothing hangs or is lost."""
-    real, failing = merging.run_merge, True
+    real, failing = merging.run_compaction, True
 
     def unlucky(*args, **options):
         if failing:
             raise OSError("no room")
         return real(*args, **options)
 
-    monkeypatch.setattr(merging, "run_merge", unlucky)
+    monkeypatch.setattr(merging, "run_compaction", unlucky)
     trace = overdue(1)
     tries = []
     for epoch in range(7, 20):
-        before = trace.merger._failures
-        trace.merger.look(trace.runs)
+        before = trace.compactor._failures
+        trace.compactor.look(trace.runs)
         trace.catch_up()
         trace.write(epoch)
-        tries.append(trace.merger._failures - before)
+        tries.append(trace.compactor._failures - before)
     assert tries == [1, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0]
     assert "no room" in caplog.text
-    assert isinstance(trace.merger.error, OSError)
+    assert isinstance(trace.compactor.error, OSError)
     failing = False
     for epoch in range(20, 30):
-        trace.merger.look(trace.runs)
+        trace.compactor.look(trace.runs)
         trace.catch_up()
         trace.write(epoch)
     assert max(trace.counts()) <= POLICY.runs_max + 1
@@ -161,12 +161,12 @@ def test_an_interrupt_while_waiting_leaves_no_merge_behind(monkeypatch):
     """Ctrl-C comes while a merge is waited for: whoever closes still finds it, and ends it."""
     trace = overdue(1)
     trace.start()
-    running = trace.merger._running.merge
+    running = trace.compactor._running.compaction
     with monkeypatch.context() as patch:
         patch.setattr(running, "result", lambda: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             trace.catch_up()
-    trace.merger.stop()
+    trace.compactor.stop()
     assert running.done
 
 
@@ -177,9 +177,9 @@ def test_what_is_due_but_not_overdue_is_not_waited_for():
         trace.write(epoch)
     trace.start()
     assert trace.counts() == [POLICY.fanout] * 2
-    while not trace.merger._running.merge.done:
+    while not trace.compactor._running.compaction.done:
         pass
-    trace.merger.collect(trace.runs)
+    trace.compactor.collect(trace.runs)
     assert sorted(trace.counts()) == [1, POLICY.fanout]
 
 
@@ -189,8 +189,8 @@ def test_nothing_is_begun_where_nothing_is_due():
     trace.start()
     trace.write(0)
     trace.start()
-    assert trace.merger._running is None
-    assert trace.merger.overdue == 0
+    assert trace.compactor._running is None
+    assert trace.compactor.overdue == 0
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 7), (7, 2), (3, 200), (200, 3), (5, 5)])
