@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 from holdfast.spark import class_archive as classes
 from holdfast.spark.java import find_java
-from servers import UnavailableError, versitygw
+from tests.helpers.servers import UnavailableError, versitygw
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 # Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
@@ -37,20 +37,20 @@ settings.load_profile("holdfast")
 
 # Files that take minutes come first, so that no worker is left alone with one at the end.
 _LONGEST = (
-    "integration/pipeline/test_kills.py",
-    "integration/pipeline/test_kills_all_sinks.py",
-    "fuzz/test_fuzz.py",
-    "regressions/test_input_regressions.py",
-    "regressions/test_output_regressions.py",
+    "crash/test_kills.py",
+    "crash/test_kills_all_sinks.py",
+    "property/test_fuzz.py",
+    "integration/regressions/test_input.py",
+    "integration/regressions/test_output.py",
     "integration/guard/test_restore_and_continue.py",
-    "integration/pipeline/test_epoch_faults.py",
-    "integration/pipeline/test_windows.py",
-    "integration/pipeline/test_readme.py",
-    "integration/pipeline/test_joins.py",
-    "integration/pipeline/test_top_and_gathered.py",
-    "integration/pipeline/test_chains.py",
-    "integration/pipeline/test_nexmark.py",
-    "unit/state/test_state_properties.py",
+    "crash/test_epoch_faults.py",
+    "operators/test_window.py",
+    "docs/test_readme.py",
+    "operators/test_join.py",
+    "operators/test_topk_and_holistic.py",
+    "operators/test_chains.py",
+    "docs/test_nexmark.py",
+    "unit/state/test_partition.py",
 )
 
 

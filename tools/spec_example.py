@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SPEC = ROOT / "spec" / "format-v2.md"
-MARK = "<!-- the bytes: written by tools/spec_example.py, checked by tests/unit/test_spec.py -->\n"
+MARK = "<!-- the bytes: written by tools/spec_example.py, checked by tests/docs/test_spec.py -->\n"
 
 
 def example(store: Path) -> str:
@@ -34,8 +34,8 @@ def example(store: Path) -> str:
 
 def main() -> None:
     """Replace everything after the mark."""
-    sys.path.insert(0, str(ROOT / "tests" / "unit"))
-    from spec_store import write_spec_store  # type: ignore[import-not-found]
+    sys.path.insert(0, str(ROOT))
+    from tests.helpers.spec_store import write_spec_store
 
     with tempfile.TemporaryDirectory() as place:
         text = example(write_spec_store(Path(place)))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.format import documents as r
 from holdfast.format import manifest as m
 from holdfast.format import paths, position
-from holdfast.format import records as r
 
 HERE = Path(__file__).parent
 VERSIONS = ("v1", "v2")

@@ -10,8 +10,8 @@ from holdfast.checkpoint import recovery_plan
 from holdfast.failpoints import FAILPOINTS
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import SimulatedCrash, crash_at, failpoints_reached
-from scenarios import SCENARIOS, Scenario
-from scenes import PIPELINE, World, assert_verified, copied, snapshot
+from tests.helpers.scenarios import SCENARIOS, Scenario
+from tests.helpers.scenes import PIPELINE, World, assert_verified, copied, snapshot
 
 
 class KernelStorage(LocalStorage):

@@ -15,8 +15,8 @@ from holdfast.errors import (
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import Fault, FaultyDisk, FaultyStorage
 from holdfast.testing.wrapped_storage import WRITES
-from scenarios import SCENARIOS, Scenario
-from scenes import World, assert_verified, copied, in_memory, snapshot
+from tests.helpers.scenarios import SCENARIOS, Scenario
+from tests.helpers.scenes import World, assert_verified, copied, in_memory, snapshot
 
 FAULTS = [
     pytest.param("enospc", False, id="disk full, before"),

@@ -15,8 +15,8 @@ from holdfast.errors import FencedError, HoldfastError, NotFoundError, RefusedEr
 from holdfast.format import paths
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage
-from interleave import Moments, at_every_moment
-from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, told
+from tests.helpers.interleave import Moments, at_every_moment
+from tests.helpers.scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, told
 
 FORK = "f"
 

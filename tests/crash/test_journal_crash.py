@@ -11,10 +11,8 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 
 import pytest
-from journal_child import SIZE, batch
 
 from holdfast import failpoints
 from holdfast.clock import ManualClock
@@ -29,9 +27,10 @@ from holdfast.journal import (
     verify_journal,
 )
 from holdfast.testing.journal import FaultyFiles, PowerCutFiles
+from tests.helpers.paths import PROGRAMS, child_environment
+from tests.helpers.programs.journal_child import SIZE, batch
 
-HERE = Path(__file__).parent
-ENV = {**os.environ, "PYTHONPATH": f"{HERE.parents[1] / 'src'}{os.pathsep}{HERE}"}
+ENV = child_environment()
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
 ALL = sorted(point for point in failpoints.FAILPOINTS if point.startswith("journal_"))
 
@@ -39,7 +38,7 @@ ALL = sorted(point for point in failpoints.FAILPOINTS if point.startswith("journ
 def child(root, batches, point="", occurrence=1):
     command = [
         sys.executable,
-        str(HERE / "journal_child.py"),
+        str(PROGRAMS / "journal_child.py"),
         str(root),
         str(batches),
         point,
@@ -222,7 +221,7 @@ def test_a_power_cut_at_any_call_loses_nothing_acknowledged(tmp_path):
 
 
 def test_a_rename_without_directory_fsync_would_be_found(tmp_path):
-    """The simulator is strict: without directory syncs acknowledged batches do get lost (defect 9)."""
+    """The simulator is strict: without directory syncs acknowledged batches do get lost."""
     lost = 0
     for seed in range(12):
         root = tmp_path / f"live{seed}"
@@ -241,7 +240,7 @@ def test_a_rename_without_directory_fsync_would_be_found(tmp_path):
 
 
 def test_a_missing_fsync_would_be_found(tmp_path):
-    """The simulator is strict: without fdatasync acknowledged batches do get lost (defect 8)."""
+    """The simulator is strict: without fdatasync acknowledged batches do get lost."""
     lost = 0
     for seed in range(12):
         root = tmp_path / f"live{seed}"

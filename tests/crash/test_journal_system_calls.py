@@ -22,7 +22,6 @@ import time
 from pathlib import Path
 
 import pytest
-from journal_child import batch
 
 import holdfast.journal
 from holdfast.errors import CommitUnknownError, HoldfastError
@@ -36,6 +35,7 @@ from holdfast.journal import (
     read_slice,
     verify_journal,
 )
+from tests.helpers.programs.journal_child import batch
 
 HOME = str(Path(holdfast.journal.__file__).parent)
 SOAK = bool(os.environ.get("HOLDFAST_SOAK"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -21,8 +20,18 @@ from holdfast.errors import (
 )
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import FaultyDisk, HookedStorage
-from interleave import at_every_moment
-from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, snapshot, told
+from tests.helpers.interleave import at_every_moment
+from tests.helpers.paths import child_environment
+from tests.helpers.scenes import (
+    PIPELINE,
+    SETTINGS,
+    TOPOLOGY,
+    World,
+    assert_verified,
+    fill,
+    snapshot,
+    told,
+)
 
 RACERS = 32
 
@@ -155,8 +164,7 @@ def test_32_writers_race_to_open_and_commit(place):
 
 PROCESS = """
 import sys
-sys.path[:0] = {path!r}
-from scenes import *
+from tests.helpers.scenes import *
 from holdfast.checkpoint import open_store
 from holdfast.errors import ConflictError
 number = int(sys.argv[2])
@@ -176,12 +184,11 @@ except ConflictError as error:
 
 def test_8_processes_race_on_local_disk(tmp_path):
     """Eight processes on one directory, with real locks off: whoever returns is in the catalog."""
-    here = Path(__file__).parent.parent
-    code = PROCESS.format(path=[str(here), str(here.parent / "src")])
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path), str(number)],
+            [sys.executable, "-c", PROCESS, str(tmp_path), str(number)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=child_environment(),
         )
         for number in range(8)
     ]  # fmt: skip

@@ -19,8 +19,8 @@ from holdfast.errors import CommitUnknownError, ConflictError, FencedError, Refu
 from holdfast.errors import StorageError as Failure
 from holdfast.storage import MemoryStorage
 from holdfast.testing import HookedStorage
-from interleave import Actor, Moments
-from scenes import PIPELINE, World, as_version_1, assert_verified, fill, told
+from tests.helpers.interleave import Actor, Moments
+from tests.helpers.scenes import PIPELINE, World, as_version_1, assert_verified, fill, told
 
 MOMENTS = 400
 

@@ -16,15 +16,15 @@ import random
 import subprocess
 import sys
 import uuid
-from pathlib import Path
 
 import pytest
-from race import NAME, SETTINGS, TOPOLOGY, commit, history
 
 from holdfast.checkpoint import open_store, read_store, rebuild_catalog, verify_store
 from holdfast.errors import ConflictError, FencedError, HoldfastError
 from holdfast.storage import MemoryStorage, open_storage
-from interleave import Actor
+from tests.helpers.interleave import Actor
+from tests.helpers.paths import PROGRAMS, child_environment
+from tests.helpers.programs.race import NAME, SETTINGS, TOPOLOGY, commit, history
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 ROUNDS = 3_000 if SOAK else 150
@@ -300,22 +300,17 @@ def test_a_rebuild_that_leaps_over_a_live_writer_takes_its_commits_along(hint):
 
 # Real processes
 
-RUNNER = Path(__file__).with_name("race.py")
+RUNNER = PROGRAMS / "race.py"
 
 
 def run_race(root, options, *, processes, seconds, seed):
-    here = Path(__file__).parent
     arguments = {
         "root": str(root), "options": options, "processes": processes, "seconds": seconds,
         "seed": seed,
     }  # fmt: skip
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(here), *sys.path]),
-    }
     done = subprocess.run(
         [sys.executable, str(RUNNER), json.dumps(arguments)],
-        capture_output=True, text=True, timeout=seconds + 240, env=environment, check=False,
+        capture_output=True, text=True, timeout=seconds + 240, env=child_environment(), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3_000:]
     return json.loads(done.stdout)

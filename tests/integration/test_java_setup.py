@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.errors import IncompatibleError, NotFoundError
 from holdfast.spark import java
+from tests.helpers.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 # What Spark's own start scripts call; `java` is not among it.
 _NEEDED = ("bash", "sh", "env", "dirname", "basename", "readlink", "uname", "cat", "sed", "ps")
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.helpers.paths import ROOT
+
 _PARTS = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md", "tools", "src", "examples")
 _OUTER = getattr(sys, "_base_executable", sys.executable)
 

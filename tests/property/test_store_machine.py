@@ -19,7 +19,7 @@ from holdfast.checkpoint import read_store, rebuild_catalog
 from holdfast.errors import CorruptionError, FencedError, NotFoundError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import Model, SimulatedCrash, crash_at
-from scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified, told
+from tests.helpers.scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified, told
 
 RETAIN = 2
 AGES_MS = st.sampled_from([0, 400])

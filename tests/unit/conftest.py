@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests. Helpers are in `support.py`, which this directory makes importable."""
+"""Fixtures of the unit tests, and how many examples their properties try."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import os
 
 import pytest
 from hypothesis import HealthCheck, settings
-from support import Rig
+
+from tests.helpers.rig import Rig
 
 _EXAMPLES = 60
 _MORE = 20 if os.environ.get("HOLDFAST_SOAK") == "1" else 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-DECISIONS = "tests/unit/pipeline/test_output_decisions.py::"
+DECISIONS = "tests/unit/runtime/test_outputs.py::"
 TOGETHER = "tests/integration/pipeline/test_outputs_and_sources.py::"
 KEPT = DECISIONS + "test_a_kept_or_strange_output_is_not_filled_or_mixed"
 SHARED = DECISIONS + "test_a_source_that_moves_or_deletes_files_shares_them_with_nobody"

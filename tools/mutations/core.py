@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-DEFECTS = "tests/unit/test_defects.py::"
+DEFECTS = "tests/unit/checkpoint/test_defects.py::"
 GUARD = "tests/unit/guard/"
 RACES = "tests/crash/test_racing_writers.py::"
 MOMENTS = "tests/crash/test_interleavings.py::"
-BESIDE = "tests/unit/journal/test_journal_beside_writer.py::"
+BESIDE = "tests/unit/journal/test_concurrent_writer.py::"
 
 
 def _g(test: str, file: str, old: str, new: str) -> Mutation:
@@ -490,49 +490,49 @@ MUTATIONS = [
     ),
     # The guard
     _g(
-        "test_guard_offline.py::test_closure_is_what_the_last_batch_needs_and_nothing_else",
+        "test_offline.py::test_closure_is_what_the_last_batch_needs_and_nothing_else",
         "guard/closure.py",
         "        if batch > 0:  # on a restart",
         "        if batch > 10**9:  # on a restart",
     ),
     _g(
-        "test_guard_offline.py::test_closure_is_what_the_specification_says_computed_another_way",
+        "test_offline.py::test_closure_is_what_the_specification_says_computed_another_way",
         "guard/closure.py",
         "        for part, size in parts:",
         "        for part, size in parts[1:]:",
     ),
     _g(
-        "test_guard_offline.py::test_a_batch_whose_state_is_gone_already_is_never_saved_half",
+        "test_offline.py::test_a_batch_whose_state_is_gone_already_is_never_saved_half",
         "guard/closure.py",
         "        if path not in self._listing.entries:\n            raise moved(path)",
         "        if path not in self._listing.entries:\n            return",
     ),
     _g(
-        "test_guard_offline.py::test_damage_is_never_saved",
+        "test_offline.py::test_damage_is_never_saved",
         "guard/capture.py",
         "        _check_content(captured)\n        _check_still",
         "        _check_still",
     ),
     _g(
-        "test_guard_offline.py::test_behind_the_last_savepoint_is_refused",
+        "test_offline.py::test_behind_the_last_savepoint_is_refused",
         "guard/_save.py",
         "        _check_forward(before, captured)",
         "        pass",
     ),
     _g(
-        "test_guard_offline.py::test_damaged_savepoint_is_not_restored",
+        "test_offline.py::test_damaged_savepoint_is_not_restored",
         "guard/savepoints.py",
         "    if actual != file.sha256:",
         "    if len(actual) != len(file.sha256):",
     ),
     _g(
-        "test_guard_offline.py::test_saved_and_restored_files_are_the_same_bytes",
+        "test_offline.py::test_saved_and_restored_files_are_the_same_bytes",
         "guard/_restore.py",
         '        if meaning.kind == "operator":',
         '        if meaning.kind == "nothing":',
     ),
     _g(
-        "test_guard_offline.py::test_savepoints_share_unchanged_files_and_copy_only_what_changed",
+        "test_offline.py::test_savepoints_share_unchanged_files_and_copy_only_what_changed",
         "guard/_save.py",
         "            if needed * 2 < entries[path].size:",
         "            if needed * 2 < entries[path].size * 10**9:",
@@ -551,13 +551,13 @@ MUTATIONS = [
         "            pass",
     ),
     _g(
-        "test_guard_offline.py::test_a_lost_checkpoint_is_not_a_fresh_start",
+        "test_offline.py::test_a_lost_checkpoint_is_not_a_fresh_start",
         "guard/_verify.py",
         "    if index is not None:\n        report.finding(",
         "    if index is None and report is None:\n        report.finding(",
     ),
     _g(
-        "test_guard_offline.py::test_unknown_layouts_are_refused_not_guessed",
+        "test_offline.py::test_unknown_layouts_are_refused_not_guessed",
         "guard/capture.py",
         "        listing.refuse_foreign()",
         "        pass",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-WINDOWS = "tests/unit/pipeline/test_window_work.py::"
-APPLY = "tests/unit/pipeline/test_apply_work.py::"
+WINDOWS = "tests/unit/operators/test_window.py::"
+APPLY = "tests/unit/operators/test_apply.py::"
 LEFT_BEHIND = (
     WINDOWS + "test_a_part_that_a_delete_leaves_behind_the_watermark_closes_when_that_moves"
 )

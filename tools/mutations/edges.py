@@ -6,9 +6,9 @@ from mutate import Mutation
 
 SQL = "tests/integration/cli/test_sql_closed.py::"
 VERBS = "tests/integration/cli/test_every_verb.py::"
-PLACES = "tests/unit/guard/test_guard_places.py::"
-BOMBS = "tests/unit/guard/test_guard_bombs.py::"
-BOUNDS = "tests/unit/state/test_state_bounds.py::"
+PLACES = "tests/unit/guard/test_locations.py::"
+BOMBS = "tests/unit/guard/test_bombs.py::"
+BOUNDS = "tests/unit/state/test_run_bounds.py::"
 
 MUTATIONS = [
     # Queries

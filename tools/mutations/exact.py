@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-EXACT = "tests/unit/pipeline/test_exact.py::"
-BOUNDS = "tests/unit/pipeline/test_time_bounds.py::"
-GRAPH = "tests/unit/pipeline/test_graph_errors.py::"
-RETRACTION = "tests/integration/pipeline/test_retraction.py::"
-TYPES = "tests/integration/pipeline/test_types.py::"
-JOINS = "tests/integration/pipeline/test_interval_joins.py::"
+EXACT = "tests/unit/operators/test_exact_sums.py::"
+BOUNDS = "tests/unit/operators/test_time_bounds.py::"
+GRAPH = "tests/unit/api/test_graph_errors.py::"
+RETRACTION = "tests/operators/test_aggregate_types.py::"
+TYPES = "tests/operators/test_types.py::"
+JOINS = "tests/operators/test_interval_join.py::"
 NAMES = "tests/integration/pipeline/test_edges_of_input.py::"
 
 MUTATIONS = [

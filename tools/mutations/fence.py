@@ -9,7 +9,7 @@ LOST = "tests/unit/checkpoint/test_lost_records.py::"
 BOUNDED = "tests/unit/checkpoint/test_bounded_catalog.py::"
 FULL = "tests/unit/checkpoint/test_full_disk.py::"
 RETRIES = "tests/unit/storage/test_own_retries.py::"
-DEPTH = "tests/unit/state/test_state_recovery_depth.py::"
+DEPTH = "tests/unit/state/test_recovery_depth.py::"
 
 
 MUTATIONS = [

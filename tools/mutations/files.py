@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-UNIT = "tests/unit/pipeline/test_files_source.py::"
+UNIT = "tests/unit/connectors/test_files.py::"
 SPARK = "tests/integration/pipeline/test_files_in_spark.py::"
 
 

@@ -22,7 +22,7 @@ def _u(test: str, old: str, new: str) -> Mutation:
 
 def _c(old: str, new: str) -> Mutation:
     return Mutation(
-        "tests/unit/state/test_state_counting.py::test_counts_follow_the_state",
+        "tests/unit/state/test_live_counts.py::test_counts_follow_the_state",
         "state/live_counts.py",
         old,
         new,

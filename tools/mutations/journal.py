@@ -6,7 +6,7 @@ from mutate import Mutation
 
 CALLS = "tests/crash/test_journal_system_calls.py::"
 EVERY = CALLS + "test_every_failing_call_is_typed_and_loses_nothing"
-TRUST = "tests/unit/journal/test_journal_trust.py::"
+TRUST = "tests/unit/journal/test_trust.py::"
 TYPES = "tests/integration/pipeline/test_journal_types.py::"
 SETTINGS = "tests/integration/pipeline/test_journal_settings.py::"
 CHAINED = TYPES + "test_a_journal_chained_into_a_journal_gives_the_same_rows"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutate import Mutation
 
-DECISIONS = "tests/unit/pipeline/test_output_decisions.py::"
-SETTLING = "tests/unit/pipeline/test_settling.py::"
-FOLDING = "tests/unit/pipeline/test_folding.py::"
+DECISIONS = "tests/unit/runtime/test_outputs.py::"
+SETTLING = "tests/unit/runtime/test_output_manager.py::"
+FOLDING = "tests/unit/connectors/test_parquet_folding.py::"
 MINE = (
     "return (owner.lineage, owner.pipeline, owner.sink) == "
     "(history.lineage, history.pipeline, sink)"

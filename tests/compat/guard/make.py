@@ -1,6 +1,6 @@
 """Make the golden checkpoints again: small queries of a real Spark, one for each state layout.
 
-    PYTHONPATH=src python tests/compat/guard/make.py
+    PYTHONPATH=src:. python tests/compat/guard/make.py
 
 Writes one zip for each query beside this file, and `expected.json`: Spark's own answer about the
 rows of state, read by its `statestore` source.
@@ -15,11 +15,18 @@ import sys
 import zipfile
 from pathlib import Path
 
+from tests.helpers.guard_queries import (
+    LAYOUTS,
+    Collected,
+    run_to_end,
+    session,
+    use_layout,
+    write_input,
+)
+
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "integration" / "guard"))
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-from guard_queries import LAYOUTS, Collected, run_to_end, session, use_layout, write_input  # noqa: E402
 
 PLACE = Path("/tmp/guard-golden")
 GOLDEN = [

@@ -1,9 +1,10 @@
-"""Fixtures of the command-line tests; the stores are in `cli_world.py`."""
+"""Fixtures of the command-line tests."""
 
 from __future__ import annotations
 
 import pytest
-from cli_world import standard
+
+from tests.helpers.cli_world import standard
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from cli_world import World, call, damage, holdfast, snapshot, standard
+
+from tests.helpers.cli_world import World, call, damage, holdfast, snapshot, standard
 
 ID = "0198c0de-0000-7000-8000-000000000000"
 

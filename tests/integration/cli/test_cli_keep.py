@@ -6,10 +6,10 @@ import os
 from datetime import UTC, datetime
 
 import pytest
-from cli_world import World, call, holdfast, standard
 
 import holdfast as hf
 from holdfast.errors import FencedError
+from tests.helpers.cli_world import World, call, holdfast, standard
 
 
 def epochs(world):

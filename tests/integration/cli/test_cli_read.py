@@ -13,10 +13,19 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
-from cli_world import ANSI, World, call, damage, environment, holdfast, snapshot, standard
 
 import holdfast as hf
 from holdfast.cli import values
+from tests.helpers.cli_world import (
+    ANSI,
+    World,
+    call,
+    damage,
+    environment,
+    holdfast,
+    snapshot,
+    standard,
+)
 
 
 def test_ls_on_disk_says_what_the_library_says(world):

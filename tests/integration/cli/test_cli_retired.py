@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa  # noqa: F401 - loaded before the clock of a test runs
 import pytest
-from cli_world import PARTITIONS, World
 
 import holdfast as hf
 from holdfast.cli.address import Place
@@ -13,7 +12,8 @@ from holdfast.cli.facts.listing import list_checkpoints, show_checkpoint
 from holdfast.cli.facts.state import query_state
 from holdfast.state import TraceKind, put_trace
 from holdfast.storage import MemoryStorage
-from interleave import at_every_moment
+from tests.helpers.cli_world import PARTITIONS, World
+from tests.helpers.interleave import at_every_moment
 
 
 class InMemory(World):

@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_world import call, environment, standard
 
 from holdfast.cli.app import VERBS
 from holdfast.guard import save
 from holdfast.journal import Event, JournalWriter
+from tests.helpers.cli_world import call, environment, standard
+from tests.helpers.guard_golden import NAMES, on_disk
 
-GOLDEN = Path(__file__).resolve().parents[2] / "unit" / "guard"
 CODES = (0, 1, 2, 130)
 ARGUMENTS = {
     "ls": ["{store}"],
@@ -70,9 +70,6 @@ BROKEN = {
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory):
     """One of everything."""
-    sys.path.insert(0, str(GOLDEN))
-    from guard_golden import NAMES, on_disk
-
     folder = tmp_path_factory.mktemp("verbs")
     world = standard(folder / "root")
     on_disk(NAMES[0], folder / "ck")

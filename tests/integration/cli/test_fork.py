@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from cli_world import World, call, damage, holdfast
 
 import holdfast as hf
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing.wrapped_storage import WRITES, WrappedStorage
+from tests.helpers.cli_world import World, call, damage, holdfast
 
 
 def follow(world, name):

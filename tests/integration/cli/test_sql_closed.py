@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from cli_world import call, snapshot, standard
+
+from tests.helpers.cli_world import call, snapshot, standard
 
 QUERIES = {
     "copy out": "COPY (SELECT 1) TO '{file}'",

@@ -11,13 +11,13 @@ import sys
 import time
 
 import pytest
-from cli_world import World, call, damage, environment, holdfast, standard
 
 import holdfast as hf
 from holdfast.checkpoint.replication.sync import sync_pipeline
 from holdfast.errors import ConflictError, CorruptionError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing.wrapped_storage import WRITES, WrappedStorage
+from tests.helpers.cli_world import World, call, damage, environment, holdfast, standard
 
 TOPOLOGY = hf.checkpoint.topology(
     hf.checkpoint.Part(name="in", kind="source", what="counter"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 
 import pytest
-from cli_world import call, snapshot
 
-GOLDEN = Path(__file__).parents[2] / "compat" / "v1"
+from tests.helpers.cli_world import call, snapshot
+from tests.helpers.paths import TESTS
+
+GOLDEN = TESTS / "compat" / "v1"
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import sys
 
 import pytest
 
-sys.path.insert(0, os.path.dirname(__file__))
-
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory):
@@ -16,8 +14,9 @@ def spark(tmp_path_factory):
     pytest.importorskip("pyspark")
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    from guard_queries import session
     from pyspark import SparkContext
+
+    from tests.helpers.guard_queries import session
 
     others = SparkContext._active_spark_context is not None  # tests of the pipeline, in one process
     started = session(str(tmp_path_factory.mktemp("warehouse")))

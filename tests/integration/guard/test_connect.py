@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = Path(__file__).with_name("over_connect.py")
+from tests.helpers.paths import PROGRAMS, child_environment
+
+PROGRAM = PROGRAMS / "over_connect.py"
 
 
 @pytest.mark.soak
@@ -21,7 +20,7 @@ def test_a_query_over_connect_is_saved_checked_restored_and_goes_on(tmp_path):
         pytest.importorskip(module, reason=f"a client of Spark Connect needs {module}")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True,
-        timeout=240, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        timeout=240, check=False, env=child_environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     facts = json.loads(done.stdout.splitlines()[-1])

@@ -6,12 +6,12 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = Path(__file__).with_name("over_kafka.py")
+from tests.helpers.paths import PROGRAMS, child_environment
+
+PROGRAM = PROGRAMS / "over_kafka.py"
 JARS, BROKER = os.environ.get("HOLDFAST_KAFKA_JARS"), os.environ.get("HOLDFAST_KAFKA_BROKER")
 
 
@@ -25,7 +25,7 @@ def test_kafka_offsets_are_restored_and_every_batch_holds_the_same_messages(tmp_
     pytest.importorskip("pyspark")
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(tmp_path), JARS, BROKER], capture_output=True, text=True,
-        timeout=600, check=False, env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        timeout=600, check=False, env=child_environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     for facts in json.loads(done.stdout.splitlines()[-1]):

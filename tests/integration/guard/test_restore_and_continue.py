@@ -6,11 +6,11 @@ import os
 import time
 
 import pytest
-from guard_queries import LAYOUTS, Collected, run_to_end, use_layout, write_input
 
 import holdfast as hf
 from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError
+from tests.helpers.guard_queries import LAYOUTS, Collected, run_to_end, use_layout, write_input
 
 CLOCK = SystemClock()
 FILES = 5
@@ -126,7 +126,7 @@ def test_rolling_back_in_place_leaves_no_source_ahead_and_no_shifted_batches(spa
 def test_a_file_sink_is_set_back_with_its_checkpoint(spark, tmp_path):
     """With sink=…, `_spark_metadata` ends at the same batch and the rerun gives the same table."""
     use_layout(spark, "rocksdb2-changelog")
-    from guard_queries import aggregation
+    from tests.helpers.guard_queries import aggregation
 
     source, location, store = tmp_path / "in", tmp_path / "ck", tmp_path / "savepoints"
     out = tmp_path / "out"
@@ -302,7 +302,7 @@ def test_attached_query_is_saved_every_few_batches_off_its_path(spark, tmp_path)
     use_layout(spark, "rocksdb1-changelog")
     source, location, store = tmp_path / "in", tmp_path / "ck", tmp_path / "savepoints"
     write_input(source, 8)
-    from guard_queries import dedupe
+    from tests.helpers.guard_queries import dedupe
 
     collected = Collected()
     query = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_world import SCHEMA, published, write_rows
 
 import holdfast as hf
 from holdfast.checkpoint import open_store
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.runtime import planner as frames
+from tests.helpers.pipeline_world import SCHEMA, published, write_rows
 
 FILES = 4
 

@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 import pytest
-from pipeline_world import SCHEMA, published, rows_of, write_rows
 
 import holdfast as hf
 from holdfast.testing import SimulatedCrash, crash_at
+from tests.helpers.pipeline_world import SCHEMA, published, rows_of, write_rows
 
 
 def build(home, spark, version: int, partitions: int = 2) -> hf.Pipeline:

@@ -10,10 +10,10 @@ import string
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pipeline_world import published, rows_of
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError, StorageError
+from tests.helpers.pipeline_world import published, rows_of
 
 ZONE = "spark.sql.session.timeZone"
 STRANGE = [

@@ -7,12 +7,12 @@ import random
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from window_world import DELAY, SCHEMA, History
 
 import holdfast as hf
 from holdfast.runtime.task import source_of
 from holdfast.state import TraceKind, TraceReader, runs_of
 from holdfast.testing import SimulatedCrash, crash_at
+from tests.helpers.window_world import DELAY, SCHEMA, History
 
 BOUND = {"recent", "ticks"}  # forget by time, but visit only partitions with rows
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 
 import pytest
-from pipeline_world import write_rows
 
 import holdfast as hf
 from holdfast.errors import HoldfastError, IncompatibleError, RefusedError
 from holdfast.testing import SimulatedCrash, crash_at
+from tests.helpers.pipeline_world import write_rows
 
 
 def counting(home, spark, sink, **more):

@@ -10,7 +10,7 @@ from holdfast.errors import FencedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import CountingStorage, FaultyStorage
 from holdfast.testing.faulty_storage import Fault
-from scenes import PIPELINE, SETTINGS, World, assert_verified
+from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified
 
 EVERY = msgspec.structs.replace(SETTINGS, base_every_min=8, retain=3)
 

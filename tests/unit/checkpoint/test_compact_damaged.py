@@ -8,7 +8,7 @@ import pytest
 from holdfast.checkpoint import read_store
 from holdfast.errors import CorruptionError
 from holdfast.storage import MemoryStorage
-from scenes import PIPELINE, SETTINGS, World
+from tests.helpers.scenes import PIPELINE, SETTINGS, World
 
 
 def damaged_store():

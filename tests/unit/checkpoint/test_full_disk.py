@@ -18,7 +18,8 @@ from holdfast.failpoints import failpoint_handler
 from holdfast.storage import LocalStorage
 from holdfast.storage.local.reserve import RESERVE
 from holdfast.testing import FaultyDisk
-from scenes import PIPELINE, SETTINGS, World, assert_verified
+from tests.helpers.paths import child_environment
+from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified
 
 KEEPING = msgspec.structs.replace(SETTINGS, retain=2, exclusive=False)
 
@@ -137,7 +138,7 @@ def test_the_command_line_frees_space_on_a_full_disk(small_disk):
     """`holdfast gc` on a disk without a byte."""
     several(small_disk)
     program = Path(sys.executable).with_name("holdfast")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = child_environment()
     done = subprocess.run(
         [program, "gc", f"{small_disk}/{PIPELINE}", "--retain", "2"],
         capture_output=True, text=True, check=False, env=environment,

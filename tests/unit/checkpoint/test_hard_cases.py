@@ -6,7 +6,6 @@ import os
 import threading
 
 import pytest
-from support import RELAXED, Rig, Wrapper, at, disk_bytes, forge, manifest_path, record_path, shop
 
 import holdfast
 from holdfast import Settings, failpoints
@@ -24,6 +23,17 @@ from holdfast.errors import (
 from holdfast.format.documents import parse_record
 from holdfast.format.position import MysqlPosition, compare
 from holdfast.storage import LocalStorage, MemoryStorage, open_storage
+from tests.helpers.rig import (
+    RELAXED,
+    Rig,
+    Wrapper,
+    at,
+    disk_bytes,
+    forge,
+    manifest_path,
+    record_path,
+    shop,
+)
 
 
 def _lose_reply(path_part):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,8 +19,9 @@ from holdfast.errors import CorruptionError, HoldfastError, RefusedError
 from holdfast.failpoints import failpoint_handler
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import HookedStorage, SimulatedCrash
-from interleave import at_every_moment
-from scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, told
+from tests.helpers.interleave import at_every_moment
+from tests.helpers.paths import child_environment
+from tests.helpers.scenes import PIPELINE, SETTINGS, TOPOLOGY, World, assert_verified, fill, told
 
 LOST = "catalog_shrank"
 
@@ -267,7 +267,7 @@ def test_the_command_line_says_it_and_exits_with_1(tmp_path):
     newest = max((tmp_path / PIPELINE / "catalog").iterdir())
     newest.unlink()
     program = Path(sys.executable).with_name("holdfast")
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment = child_environment()
     done = subprocess.run(
         [program, "recover", "--plan", f"{tmp_path}/{PIPELINE}"],
         capture_output=True, text=True, check=False, env=environment,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.settings import Settings
 from holdfast.storage import MemoryStorage
-from scenes import World
+from tests.helpers.scenes import World
 
 
 def test_clock_set_back_does_not_stop_retention_without_an_age():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from support import Rig, record_path
 
 import holdfast
 from holdfast import Settings
@@ -13,6 +12,7 @@ from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.position import CounterPosition
+from tests.helpers.rig import Rig, record_path
 
 ANY = {"log_bytes_min": 0}
 

@@ -10,7 +10,7 @@ from holdfast.errors import FencedError, HoldfastError, IncompatibleError, Refus
 from holdfast.format import canonical
 from holdfast.format import documents as records
 from holdfast.storage import LocalStorage, MemoryStorage
-from scenes import PIPELINE, World, as_version_1, assert_verified, snapshot
+from tests.helpers.scenes import PIPELINE, World, as_version_1, assert_verified, snapshot
 
 
 def formats(storage):

@@ -1,9 +1,10 @@
-"""Makes `documents.py` importable, and runs a test for every kind of document."""
+"""Runs a test for every kind of document."""
 
 from __future__ import annotations
 
 import pytest
-from documents import CODECS
+
+from tests.helpers.documents import CODECS
 
 
 @pytest.fixture(params=CODECS, ids=lambda codec: codec.name)

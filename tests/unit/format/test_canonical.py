@@ -6,8 +6,6 @@ import json
 
 import msgspec
 import pytest
-from documents import ID, header, manifest, outcome
-from support import forge
 
 from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputError
 from holdfast.format import canonical
@@ -15,6 +13,8 @@ from holdfast.format.documents import header_bytes, outcome_bytes, parse_header,
 from holdfast.format.manifest import SegmentEntry, manifest_bytes, parse_manifest
 from holdfast.format.position import OpenPosition
 from holdfast.format.topology import Topology
+from tests.helpers.documents import ID, header, manifest, outcome
+from tests.helpers.rig import forge
 
 
 def _kind(codec, data):
@@ -181,7 +181,7 @@ def test_a_text_that_spells_the_digest_field_confuses_nobody():
         properties={"a": f'"sha256":"{zeros}"'},
         fingerprint=zeros,
     )
-    import documents
+    from tests.helpers import documents
 
     entry = documents.run(sha256=zeros, path=documents.RUN.replace("aa.", "ab."))
     document = msgspec.structs.replace(document, listed=[*document.files, entry])

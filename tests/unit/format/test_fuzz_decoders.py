@@ -10,9 +10,9 @@ import tracemalloc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import forge
 
 from holdfast.errors import CorruptionError, IncompatibleError
+from tests.helpers.rig import forge
 
 MORE = 20 if os.environ.get("HOLDFAST_SOAK") == "1" else 1
 SECONDS_MAX = 5.0

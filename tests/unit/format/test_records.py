@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pytest
-from documents import CODECS, DIGEST, ID, PARENT, manifest, outcome, pin, record, summary
 
 from holdfast.errors import CorruptionError
 from holdfast.format import documents as r
 from holdfast.format.manifest import manifest_bytes, parse_manifest
+from tests.helpers.documents import (
+    CODECS,
+    DIGEST,
+    ID,
+    PARENT,
+    manifest,
+    outcome,
+    pin,
+    record,
+    summary,
+)
 
 BODIES = [
     r.OpenBody(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -10,11 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support import shop
 
 from holdfast.checkpoint import Part, Topology, topology
 from holdfast.errors import InvalidInputError
 from holdfast.format.topology import differences, fingerprint
+from tests.helpers.paths import child_environment
+from tests.helpers.rig import shop
 
 PART = Part(
     name="totals", kind="operator", what="sum", inputs=["orders", "extra"], keys=["a", "b"],
@@ -49,7 +49,7 @@ def test_the_fingerprint_does_not_depend_on_hash_order():
         "p=Part(name='a',kind='operator',what='x',params={k:k for k in {'q','w','e','r','t'}})\n"
         "print(fingerprint(topology(p)))"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    env = child_environment()
     seen = {
         subprocess.check_output([sys.executable, "-c", code], env={**env, "PYTHONHASHSEED": seed})
         for seed in ("1", "2")

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from documents import DIGEST, ID, OLD, PACK, PARENT, RUN, inline, manifest, run
-from support import at, shop
 
 import holdfast.format.validate as module
 from holdfast.checkpoint import FilesPosition, Part
@@ -16,6 +14,8 @@ from holdfast.format.findings import errors_of
 from holdfast.format.manifest import FileEntry, OperatorEntry, PackedState, SinkEntry, SourceEntry
 from holdfast.format.topology import Topology
 from holdfast.format.validate import validate
+from tests.helpers.documents import DIGEST, ID, OLD, PACK, PARENT, RUN, inline, manifest, run
+from tests.helpers.rig import at, shop
 
 TOTALS = OperatorEntry(name="totals", trace="latest", rows=4, keys=2, bytes=30, counts="live")
 COUNTER = OperatorEntry(name="counter", trace="small", small=inline(b"7"), bytes=1)

@@ -11,7 +11,6 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from support import disk_bytes, tree
 
 from holdfast.errors import (
     AlreadyExistsError,
@@ -23,6 +22,8 @@ from holdfast.errors import (
 )
 from holdfast.storage import LocalStorage
 from holdfast.storage.local.disk import Disk
+from tests.helpers.paths import child_environment
+from tests.helpers.rig import disk_bytes, tree
 
 
 @pytest.fixture
@@ -280,7 +281,7 @@ def test_a_lock_is_exclusive_between_processes_and_ends_with_kill_9(storage, tmp
         [sys.executable, "-c", script, str(tmp_path / "root")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env=child_environment(),
     )
     try:
         assert child.stdout.readline() == b"held\n"

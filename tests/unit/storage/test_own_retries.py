@@ -14,7 +14,7 @@ from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.errors import AlreadyExistsError, StorageError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import WrappedStorage
-from scenes import PIPELINE, World, assert_verified, told
+from tests.helpers.scenes import PIPELINE, World, assert_verified, told
 
 
 class Proxy:

@@ -1,0 +1,1 @@
+"""What tests share: small stores and pipelines, models that know the right answer, and servers."""

@@ -1,0 +1,132 @@
+"""The pipeline's answers are plain PySpark's, on random inserts, updates and deletes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+
+import holdfast as hf
+from holdfast.testing import SimulatedCrash, crash_at
+from tests.helpers.pipeline_world import (
+    TOTALS,
+    batch_totals,
+    check_all,
+    pipeline,
+    rows_of,
+    write_rows,
+)
+
+CRASHES = [
+    "epoch.after_plan", "epoch.after_execute", "epoch.after_draft", "commit.after_manifest",
+    "commit.after_barrier", "commit.after_record", "epoch.after_commit", "outcome.before_record",
+    "outcome.after_record", "epoch.after_publish", "gc.after_record",
+]  # fmt: skip
+
+
+def random_changes(rng: random.Random, live: Counter, count: int) -> list[tuple]:
+    """Inserts of random rows and deletes of rows that are there."""
+    changes = []
+    for _ in range(count):
+        there = [row for row, n in live.items() if n > 0]
+        if there and rng.random() < 0.35:
+            row, weight = rng.choice(there), -1
+        else:
+            x = rng.choice([None, *range(-3, 4)])
+            f = rng.choice([None, 0.5, 1.25, -2.0, 8.0])
+            row, weight = (rng.choice(["a", "b", "c", "", None]), x, f), 1
+        live[row] += weight
+        changes.append((*row, weight))
+    for row in [row for row, n in live.items() if n == 0]:
+        del live[row]
+    return changes
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_histories_with_crashes_and_rescales_equal_the_batch_answer(
+    spark, tmp_path, seed
+) -> None:
+    """After crashes at random points and restarts with 1, 2 and 7 partitions, nothing differs."""
+    rng = random.Random(seed)
+    live: Counter = Counter()
+    number = 0
+    for _ in range(4):
+        for _ in range(rng.randint(1, 3)):
+            write_rows(tmp_path / "in", number, random_changes(rng, live, rng.randint(1, 30)))
+            number += 1
+        partitions = rng.choice([1, 2, 7])
+        point = rng.choice(CRASHES)
+        try:
+            with crash_at(point, nth=rng.randint(1, 2)):
+                pipeline(tmp_path, spark, partitions=partitions).run()
+        except SimulatedCrash:
+            pipeline(tmp_path, spark, partitions=rng.choice([1, 2, 7])).run(takeover=True)
+        check_all(spark, tmp_path, live)
+    pipe = pipeline(tmp_path, spark)
+    rows = [row for row, n in live.items() for _ in range(n)]
+    assert rows_of(pipe.view("totals").dataframe(spark), TOTALS) == rows_of(
+        batch_totals(spark, rows), TOTALS
+    )
+    assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
+
+
+def test_a_view_can_be_read_at_every_retained_checkpoint(spark, tmp_path) -> None:
+    """Older checkpoints show what was true then."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    rows = pipe.source(
+        "n", hf.sources.Generator({"k": "id % 3", "x": "id"}, rows=40, rows_per_epoch=10)
+    )
+    rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="t")
+    pipe.run()
+    for epoch in (1, 2, 3):
+        table = pipe.view("t", at=f"epoch:{epoch}").arrow()
+        ids = range((epoch + 1) * 10)
+        want = {
+            k: (len([i for i in ids if i % 3 == k]), sum(i for i in ids if i % 3 == k))
+            for k in range(3)
+        }
+        assert {r["k"]: (r["n"], r["s"]) for r in table.to_pylist()} == want
+
+
+def test_dedupe_lets_the_first_row_of_each_key_through(spark, tmp_path) -> None:
+    """Keys seen before are dropped, late rows are counted, and forgotten keys leave the state."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    source = hf.sources.Generator(
+        {"k": "pmod(id, 50)", "at": "timestamp_seconds(id)"}, rows=400, rows_per_epoch=100
+    )
+    rows = pipe.source("n", source, event_time="at")
+    pipe.sink("out", rows.dedupe("k", name="first", time="at", within="60 seconds"),
+              hf.sinks.Parquet(str(tmp_path / "out")))  # fmt: skip
+    summary = pipe.run()
+    out = [r["k"] for r in spark.read.parquet(str(tmp_path / "out")).collect()]
+    assert summary.rows == 400
+    assert set(out) == set(range(50))
+    assert 50 <= len(out) < 400
+
+
+def test_static_joins_and_transforms_are_ordinary_dataframe_code(spark, tmp_path) -> None:
+    """Stateless code is Spark's own; a transform that loses weights is refused by name."""
+    names = spark.createDataFrame([(0, "zero"), (1, "one")], "k long, name string")
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    rows = pipe.source("n", hf.sources.Generator({"k": "pmod(id, 3)"}, rows=30, rows_per_epoch=10))
+    named = rows.join_static(names, "k", name="names").transform(
+        lambda df: df.withColumn("y", df.k * 2)
+    )
+    pipe.sink("out", named, hf.sinks.Parquet(str(tmp_path / "out")))
+    pipe.run()
+    got = spark.read.parquet(str(tmp_path / "out")).groupBy("name", "y").count().collect()
+    assert {(r["name"], r["y"], r["count"]) for r in got} == {("zero", 0, 10), ("one", 2, 10)}
+
+    bad = hf.Pipeline("q", store=tmp_path / "cp", spark=spark, partitions=2)
+    totals = (
+        bad.source("n", hf.sources.Generator({"k": "id"}, rows=1))
+        .group_by("k")
+        .agg(n=hf.count(), name="t")
+    )
+    bad.sink(
+        "out", totals.transform(lambda df: df.select("k")), hf.sinks.Parquet(str(tmp_path / "q"))
+    )
+    with pytest.raises(hf.errors.InvalidInputError) as caught:
+        bad.run()
+    assert caught.value.kind == "weight_dropped"

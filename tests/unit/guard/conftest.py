@@ -1,6 +1,0 @@
-"""Helpers beside the tests."""
-
-import os
-import sys
-
-sys.path.insert(0, os.path.dirname(__file__))

@@ -1,0 +1,262 @@
+"""Percentiles, collections, first and last, own aggregates and sketches against a plain model."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidInputError
+from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.functions.holistic import (
+    CollectFold,
+    FirstFold,
+    PercentileFold,
+    UserFold,
+)
+from holdfast.operators.aggregate.functions.sketch import SketchFold, image_of
+from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.sort_order import Term
+from tests.helpers.harness import Harness
+
+KEYS = pa.schema([("k", pa.string())])
+ONE = pa.schema([("_v0", pa.float64())])
+TWO = pa.schema([("_v0", pa.float64()), ("_v1", pa.int64())])
+
+
+def spread(rows: pa.Table, count: int) -> pa.Array:
+    """Largest minus smallest plus how many rows: an aggregate as a user would write it."""
+    assert rows.column_names == ["group", "weight", "f", "x"]
+    assert rows.column("group").to_pylist() == sorted(rows.column("group").to_pylist())
+    done = rows.group_by("group").aggregate([("x", "max"), ("x", "min"), ("weight", "sum")])
+    done = done.sort_by("group")
+    assert done.num_rows == count
+    width = pc.fill_null(pc.subtract(done.column("x_max"), done.column("x_min")), 0)
+    return pc.add(width, done.column("weight_sum"))
+
+
+def work_of(*, changes: bool) -> AggregateWork:
+    def bag(name: str, *, always: bool = False) -> str | None:
+        return f"t.{name}" if changes or always else None
+
+    late = (Term("_v1", descending=True, nulls_first=False),)
+    return AggregateWork(
+        "t",
+        KEYS,
+        (
+            PercentileFold("p", pa.list_(pa.float64()), ("f",), ONE, "t.f", (0.0, 0.3, 0.5, 1.0), several=True),
+            PercentileFold("m", pa.float64(), ("f",), ONE, "t.f"),
+            CollectFold("l", pa.list_(pa.float64()), ("f",), ONE, bag("f"), 4),
+            CollectFold("s", pa.list_(pa.float64()), ("f",), ONE, bag("f"), 3, unique=True),
+            FirstFold("a", pa.float64(), ("f", "x"), TWO, bag("fx"), (Term("_v1"),)),
+            FirstFold("z", pa.float64(), ("f", "x"), TWO, bag("fx"), late),
+            UserFold("u", pa.int64(), ("f", "x"), TWO, "t.fx2", spread, ("f", "x")),
+        ),
+        changes,
+    )  # fmt: skip
+
+
+def batch_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
+    """(key, double, integer, weight)."""
+    columns = {
+        HASH: pa.array(
+            np.array([(hash(c[0]) & 1) << 63 for c in changes], np.uint64).view(np.int64)
+        ),
+        "k": pa.array([c[0] for c in changes], pa.string()),
+        "f": pa.array([math.nan if c[1] == "nan" else c[1] for c in changes], pa.float64()),
+        "x": pa.array([c[2] for c in changes], pa.int64()),
+    }
+    if weights:
+        columns[WEIGHT] = pa.array([c[3] for c in changes], pa.int64())
+    return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def place(f) -> tuple:
+    return (0, 0.0) if f is None else (2, 0.0) if f == "nan" else (1, f)
+
+
+def percentile(values: list, p: float):
+    if not values:
+        return None
+    position = (len(values) - 1) * p
+    low, high = math.floor(position), math.ceil(position)
+    a, b = (math.nan if values[n] == "nan" else values[n] for n in (low, high))
+    return a if low == high or a == b else a + (position - low) * (b - a)
+
+
+def expected(live: Counter) -> dict:
+    groups = defaultdict(list)
+    for (key, f, x), n in live.items():
+        groups[key] += [(f, x)] * n
+    found = {}
+    for key, rows in groups.items():
+        if not rows:
+            continue
+        fs = sorted((f for f, _ in rows if f is not None), key=place)
+        xs = [x for _, x in rows if x is not None]
+        first = min(rows, key=lambda r: (r[1] is not None, r[1] or 0, place(r[0])))
+        last = min(rows, key=lambda r: (r[1] is None, -(r[1] or 0), place(r[0])))
+        found[key] = {
+            "p": [percentile(fs, p) for p in (0.0, 0.3, 0.5, 1.0)] if fs else None,
+            "m": percentile(fs, 0.5),
+            "l": fs[:4],
+            "s": sorted(set(fs), key=place)[:3],
+            "a": first[0],
+            "z": last[0],
+            "u": (max(xs) - min(xs) if xs else 0) + len(rows),
+        }
+    return found
+
+
+def text(value) -> str:
+    """Comparable, NaN included."""
+    if isinstance(value, list):
+        return str([text(v) for v in value])
+    return "nan" if isinstance(value, float) and math.isnan(value) else str(value)
+
+
+def take_in(shown: dict, changes: pa.RecordBatch) -> None:
+    rows = [
+        {n: text(v) if n not in ("k", WEIGHT) else v for n, v in r.items()}
+        for r in changes.to_pylist()
+    ]
+    for row in rows:
+        if row.pop(WEIGHT) == -1:
+            assert shown.pop(row.pop("k")) == row, "took back a row that was not there"
+        else:
+            assert row["k"] not in shown
+            shown[row.pop("k")] = row
+
+
+ROW = st.tuples(
+    st.one_of(st.none(), st.sampled_from("ab")),
+    st.sampled_from([None, "nan", 0.0, 1.0, -2.5, 8.0, math.inf]),
+    st.one_of(st.none(), st.integers(-3, 3)),
+)
+
+
+@settings(max_examples=35, deadline=None, print_blob=True)
+@given(st.data())
+def test_gathered_aggregates_with_retractions_equal_a_model(data) -> None:
+    """After every epoch of inserts and deletes, all of them equal what Python computes from the rows."""
+    harness = Harness(work_of(changes=True))
+    live: Counter = Counter()
+    shown: dict = {}
+    for _ in range(data.draw(st.integers(1, 5))):
+        drawn = data.draw(st.lists(st.tuples(ROW, st.sampled_from([1, 1, 2])), max_size=8))
+        changes = [(*row, w) for row, w in drawn]
+        pool = live + Counter([c[:3] for c in changes])
+        if pool:
+            for row in data.draw(st.lists(st.sampled_from(sorted(pool, key=repr)), max_size=8)):
+                if pool[row] > 0:
+                    pool[row] -= 1
+                    changes.append((*row, -1))
+        for *row, weight in changes:
+            live[tuple(row)] += weight
+        live = +live
+        take_in(shown, harness.step(batch_of(changes, weights=True)).changes)
+        model = {k: {n: text(v) for n, v in row.items()} for k, row in expected(live).items()}
+        assert shown == model
+
+
+@settings(max_examples=25, deadline=None, print_blob=True)
+@given(st.lists(st.lists(ROW, max_size=8), min_size=1, max_size=5))
+def test_gathered_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
+    """Streams that only add rows give the same answers, and keep bags only for what needs them."""
+    harness = Harness(work_of(changes=False))
+    assert sorted(harness.work.traces) == ["t", "t.f", "t.fx2"]
+    live: Counter = Counter()
+    shown: dict = {}
+    for rows in epochs:
+        live.update(rows)
+        take_in(shown, harness.step(batch_of(rows, weights=False)).changes)
+        model = {k: {n: text(v) for n, v in row.items()} for k, row in expected(live).items()}
+        assert shown == model
+
+
+def user(function) -> AggregateWork:
+    fold = UserFold("u", pa.int64(), ("f", "x"), TWO, "t.fx", function, ("f", "x"))
+    return AggregateWork("t", KEYS, (fold,), changes=False)
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "says"),
+    [
+        (lambda rows, count: 1 / 0, "udaf_failed", "ZeroDivisionError"),
+        (lambda rows, count: pa.array([1] * (count + 1)), "udaf_result", "2 values for 1 groups"),
+        (lambda rows, count: ["a"] * count, "udaf_result", "cannot be read as int64"),
+        (lambda rows, count: None, "udaf_result", "cannot be read as int64"),
+    ],
+)
+def test_a_wrong_aggregate_of_the_user_names_column_and_key(function, kind, says) -> None:
+    """Exceptions, wrong numbers of values and wrong types are told apart, with a sample key."""
+    with pytest.raises(InvalidInputError) as caught:
+        Harness(user(function)).step(batch_of([("a", 1.0, 1)], weights=False))
+    assert caught.value.kind == kind
+    assert says in str(caught.value)
+    assert caught.value.facts["column"] == "u"
+    assert caught.value.facts["sample_key"] == "k:'a'"
+
+
+def hashed(values: list[int]) -> np.ndarray:
+    """A good 64-bit hash of integers, as the JVM would compute."""
+    x = np.array(values, np.uint64)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        x = (x + np.uint64(0x9E3779B97F4A7C15)) if shift == 30 else x
+        x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
+    return x.view(np.int64)
+
+
+def sketch_batch(key: str, values: list[int], nulls: int = 0) -> pa.RecordBatch:
+    hashes = pa.concat_arrays([pa.array(hashed(values)), pa.nulls(nulls, pa.int64())])
+    size = len(hashes)
+    return pa.RecordBatch.from_arrays(
+        [pa.array([5] * size, pa.int64()), pa.array([key] * size), hashes], names=[HASH, "k", "h"]
+    )
+
+
+@pytest.mark.parametrize("lg_k", [8, 9, 12])
+def test_estimates_are_near_the_truth_and_do_not_depend_on_how_values_came(lg_k) -> None:
+    """In one epoch or in many, with repetitions and out of order: the same estimate, within 5 sigma."""
+    pytest.importorskip("datasketches", reason="the sketch extra is not installed")
+    work = AggregateWork("t", KEYS, (SketchFold("d", pa.int64(), ("h",), lg_k),), changes=False)
+    rng = np.random.default_rng(3)
+    for count in (1, 5, 8, 30, 60, 400, 3000, 40_000):
+        values = list(range(count))
+        once = Harness(work)
+        whole = once.step(sketch_batch("a", values, nulls=3)).changes.to_pylist()[-1]["d"]
+        parts = Harness(work)
+        estimate = None
+        for piece in np.array_split(rng.permutation(values + values[: count // 2]), 4):
+            if len(piece):
+                for row in parts.step(sketch_batch("a", piece.tolist())).changes.to_pylist():
+                    estimate = row["d"] if row[WEIGHT] == 1 else estimate
+        assert estimate == whole
+        assert abs(whole - count) <= max(1, 5 * 1.04 / math.sqrt(1 << lg_k) * count)
+
+
+def test_a_group_without_values_has_none_to_count() -> None:
+    """Nulls do not count, and a group of nulls shows zero."""
+    pytest.importorskip("datasketches", reason="the sketch extra is not installed")
+    work = AggregateWork("t", KEYS, (SketchFold("d", pa.int64(), ("h",), 9),), changes=False)
+    harness = Harness(work)
+    assert harness.step(sketch_batch("a", [], nulls=2)).changes.to_pylist()[0]["d"] == 0
+    assert harness.step(sketch_batch("a", [7], nulls=2)).changes.to_pylist()[1]["d"] == 1
+
+
+def test_images_are_what_the_library_itself_writes() -> None:
+    """Lists, sets and registers have the library's serial form: it reads them, and writes the same."""
+    sketches = pytest.importorskip("datasketches", reason="the sketch extra is not installed")
+    for count in (1, 7, 8, 40, 48, 49, 383, 384, 385, 5000):
+        for lg_k in (9, 12):
+            rest = hashed(list(range(count))).view(np.uint64)
+            coupons = np.unique((rest & np.uint64((1 << 26) - 1)) | np.uint64(3 << 26))
+            image = image_of(coupons.astype(np.uint32), lg_k)
+            again = sketches.hll_sketch.deserialize(image).serialize_compact()
+            assert again[:8] == image[:8] and sorted(again) == sorted(image)
