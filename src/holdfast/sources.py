@@ -2,6 +2,6 @@
 
 from holdfast.connectors.files.source import Files
 from holdfast.connectors.generator import Generator
-from holdfast.connectors.journal.source import Journal
+from holdfast.connectors.journal.source import JournalSource as Journal
 
 __all__ = ["Files", "Generator", "Journal"]

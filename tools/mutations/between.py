@@ -54,8 +54,8 @@ MUTATIONS = [
     Mutation(
         SHARED,
         "runtime/locations.py",
-        "        archive = identity(connector.archive)",
-        "        archive = local_path(connector.archive) + '/'",
+        "identity(location.path))",
+        "identity(location.path) if location.use != 'archives' else location.path + '/')",
     ),
     Mutation(
         "tests/unit/checkpoint/test_settings.py::"

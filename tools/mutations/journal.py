@@ -178,8 +178,8 @@ MUTATIONS = [
     _m(
         SETTINGS + "test_a_hold_does_not_move_before_its_checkpoint_is_durable",
         "runtime/engine.py",
-        "            self._readers[name].advance(piece)\n",
-        "            self._readers[name].advance(piece)\n"
+        "            self._readers[name].advance(split)\n",
+        "            self._readers[name].advance(split)\n"
         "            if self._store.current is not None:\n"
         "                reader = self._readers[name]\n"
         "                reader.committed(self._store.current, reader.save(None))\n",
@@ -224,8 +224,8 @@ MUTATIONS = [
     _m(
         REFUSED,
         "runtime/analysis.py",
-        "        named(node.name, lambda: check(node.name, frame.schema))",
-        "        pass",
+        "    named(node.name, lambda: node.connector.check(node.name, frame.schema))",
+        "    pass",
     ),
     _m(
         TYPES + "test_a_large_epoch_is_appended_in_pieces_and_once",

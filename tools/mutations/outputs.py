@@ -78,13 +78,13 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_one_place_has_one_identity",
-        "runtime/locations.py",
+        "connectors/locations.py",
         "    if _own_link(absolute):",
         "    if not absolute:",
     ),
     Mutation(
         DECISIONS + "test_one_place_has_one_identity",
-        "runtime/locations.py",
+        "connectors/locations.py",
         '    return os.path.realpath(absolute).rstrip("/") + "/"',
         '    return absolute.rstrip("/") + "/"',
     ),
@@ -109,8 +109,8 @@ MUTATIONS = [
     Mutation(
         DECISIONS + "test_outputs_that_share_a_place_are_refused_however_it_is_spelled",
         "runtime/locations.py",
-        "        for kind, first, before in others:",
-        "        for kind, first, before in []:",
+        "        for kind, first, place in others:",
+        "        for kind, first, place in []:",
     ),
     Mutation(
         DECISIONS + "test_a_journal_has_one_owner_for_each_sink",

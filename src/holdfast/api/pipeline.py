@@ -33,7 +33,6 @@ from holdfast.runtime.outputs import Wish
 from holdfast.runtime.quarantine import Quarantine
 from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.runtime.start import StartPlanner
-from holdfast.runtime.task import Place
 from holdfast.settings import Settings
 from holdfast.spark.session import (
     RuntimeSettings,
@@ -42,7 +41,7 @@ from holdfast.spark.session import (
     is_local,
     open_session,
 )
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -89,7 +88,7 @@ class Pipeline:
         remote = "://" in text and not text.startswith("file://")
         url = text if remote else str(Path(text.removeprefix("file://")).expanduser().absolute())
         cached = cache or (str(Path.home() / ".cache" / "holdfast" / "runs") if remote else None)
-        self._place = Place(url, dict(storage_options or {}), cached)
+        self._place = StorageLocation(url, dict(storage_options or {}), cached)
         if remote and text.split("://", 1)[0] not in OBJECT_SCHEMES:
             raise InvalidInputError(
                 "a pipeline's store must be reachable from every task", kind="unknown_scheme",
@@ -176,9 +175,7 @@ class Pipeline:
         check_locations(self._graph, self._place.url)
         readers = {node.name: node.connector.open(node.name) for node in self._graph.sources}
         for reader in readers.values():
-            look = getattr(reader, "check", None)
-            if look is not None:
-                look()
+            reader.check()
         return readers
 
     def run(
@@ -345,7 +342,7 @@ class Pipeline:
                     why=outputs.decisions[sink].why,
                     remedy="run the pipeline first",
                 )
-            return outputs.fold(store, sink)
+            return outputs.compact(store, sink)
 
     def _fill(self, engine: Engine, store: Store, changes: ChangePlan, asked: Outputs) -> None:
         for line in [*changes.lines(), *asked.lines()]:

@@ -14,9 +14,10 @@ from holdfast.operators.aggregate.execute import ROWS
 from holdfast.operators.analysis import Resolved, spark_schema
 from holdfast.operators.base import WEIGHT
 from holdfast.operators.setops.execute import SHOWN
-from holdfast.runtime.task import Place, source_of
+from holdfast.runtime.task import source_of
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
+from holdfast.storage.open import StorageLocation
 
 
 class View:
@@ -29,7 +30,7 @@ class View:
     def __init__(
         self,
         resolved: Resolved,
-        place: Place,
+        place: StorageLocation,
         reader: StoreReader,
         at: str | Summary,
         partitions: int,

@@ -8,20 +8,25 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 from holdfast.checkpoint import PendingToken
-from holdfast.connectors.sink_api import parse_token, tidy_staging
+from holdfast.connectors.base import (
+    Sink,
+    SinkWriter,
+    parse_token,
+    remove_staging,
+    staging_root,
+)
 from holdfast.errors import InvalidInputError
 from holdfast.format.documents import Replay
-from holdfast.runtime.task import Place, storage_of
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, storage_of
 
 Handler = Callable[[Any, int, str], None]
 
 
-class Function:
+class Function(Sink):
     """Calls `handler(rows, epoch, key)` for every epoch that has rows.
 
     rows: a DataFrame; with `_weight` where rows can be taken back. key: the same for the same
@@ -30,39 +35,38 @@ class Function:
     checkpoint: then epochs that were published can be run again.
     """
 
-    what = "function"
+    kind = "function"
 
     def __init__(self, handler: Handler, *, deduplicates: bool = False) -> None:
         """Remember the function."""
         if not callable(handler):
             raise InvalidInputError(
-                "a function sink needs a function", kind="not_callable",
-                value=repr(handler)[:80], remedy="give handler(rows, epoch, key)",
-            )  # fmt: skip
+                "a function sink needs a function",
+                kind="not_callable",
+                value=repr(handler)[:80],
+                remedy="give handler(rows, epoch, key)",
+            )
         self.handler = handler
         self.replay: Replay = "deduplicates" if deduplicates else "none"
 
-    @property
-    def params(self) -> Mapping[str, str]:
-        """The code of the function may change between runs."""
-        return {}
-
-    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> FunctionWriter:
+    def open(self, name: str, pipeline: str, store: StorageLocation, spark: Any) -> FunctionWriter:
         """Begin to write."""
         return FunctionWriter(name, pipeline, store, spark, self)
 
 
-class FunctionWriter:
+class FunctionWriter(SinkWriter):
     """A function sink while the pipeline runs."""
 
-    def __init__(self, name: str, pipeline: str, store: Place, spark: Any, sink: Function) -> None:
+    def __init__(
+        self, name: str, pipeline: str, store: StorageLocation, spark: Any, sink: Function
+    ) -> None:
         """Rows are staged beside the pipelines of the store."""
         self._name, self._sink, self._spark = name, sink, spark
         self._place = store
         self._storage = storage_of(store)
-        self._root = f".staging/{pipeline}/{name}"
+        self._root = staging_root(pipeline, name)
 
-    def staging(self, checkpoint: str) -> tuple[Place, str]:
+    def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
         """Below the root of the store, beside the pipelines."""
         return self._place, f"{self._root}/{checkpoint}"
 
@@ -80,4 +84,4 @@ class FunctionWriter:
 
     def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
-        tidy_staging(self._storage, self._root, keep)
+        remove_staging(self._storage, self._root, keep)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.checkpoint import Draft, StoreReader
-from holdfast.connectors.source_api import Backlog, Slice
+from holdfast.connectors.base import Backlog, Source, SourceReader, Split
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import CounterPosition, Position
@@ -17,7 +17,7 @@ _HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")
 
 
-class Generator:
+class Generator(Source):
     """Rows computed from their number.
 
     columns: SQL expressions over `id` (0, 1, 2 ...) and `seed`, for example
@@ -27,7 +27,7 @@ class Generator:
     weight: which of the columns is the weight of a row (+1 adds it, -1 takes it back).
     """
 
-    what = "generator"
+    kind = "generator"
 
     def __init__(
         self,
@@ -49,18 +49,12 @@ class Generator:
         self.rows, self.rows_per_epoch = rows, rows_per_epoch
         self.seed, self.weight = int(seed), weight
         check_columns(self.columns(), "generator")
+        texts = ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items())
+        self.schema_text = f"{texts}; seed {self.seed}"  # the expressions stand for the schema
         if weight is not None and weight not in columns:
             raise InvalidInputError(
                 "the weight is not one of the columns", kind="unknown_column", column=weight
             )
-
-    @property
-    def schema_text(self) -> str:
-        """The expressions stand for the schema."""
-        return (
-            ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items())
-            + f"; seed {self.seed}"
-        )
 
     def columns(self) -> list[str]:
         """Column names without the weight."""
@@ -83,7 +77,7 @@ class Generator:
         return GeneratorReader(name, self)
 
 
-class GeneratorReader:
+class GeneratorReader(SourceReader):
     """A generator while the pipeline runs."""
 
     def __init__(self, name: str, source: Generator) -> None:
@@ -102,7 +96,7 @@ class GeneratorReader:
             raise IncompatibleError("the position is not a generator's", source=self._name)
         self._next = entry.position.partitions.get("0", 0)
 
-    def plan(self, after: Slice | None = None) -> Slice | None:
+    def plan(self, after: Split | None = None) -> Split | None:
         """The next rows."""
         start = self._next if after is None else int(after.detail[1])
         stop = start + self._source.rows_per_epoch
@@ -110,31 +104,28 @@ class GeneratorReader:
             stop = min(stop, self._source.rows)
         if stop <= start:
             return None
-        return Slice(self._name, stop - start, 0, (start, stop))
+        return Split(self._name, stop - start, 0, (start, stop))
 
-    def read(self, spark: Any, piece: Slice) -> Any:
-        """The rows of a slice."""
-        return self._source.rows_between(spark, *piece.detail)
+    def read(self, spark: Any, split: Split) -> Any:
+        """The rows of a split."""
+        return self._source.rows_between(spark, *split.detail)
 
-    def advance(self, piece: Slice) -> None:
-        """Behind the slice."""
-        self._next = piece.detail[1]
+    def advance(self, split: Split) -> None:
+        """Behind the split."""
+        self._next = split.detail[1]
 
     def save(self, draft: Draft) -> Position:
         """The next row."""
         del draft
         return CounterPosition(partitions={"0": self._next})
 
-    def committed(self, manifest: Manifest, floor: Position | None) -> None:
-        """Nothing to acknowledge."""
-
-    def history(self) -> list[Slice]:
+    def history(self) -> list[Split]:
         """Everything so far can be made again."""
         step = max(self._source.rows_per_epoch, _HISTORY_ROWS)
         found = []
         for start in range(0, self._next, step):
             stop = min(start + step, self._next)
-            found.append(Slice(self._name, stop - start, 0, (start, stop)))
+            found.append(Split(self._name, stop - start, 0, (start, stop)))
         return found
 
     def backlog(self) -> Backlog:

@@ -29,21 +29,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
-from holdfast.connectors.owner_record import put_owner, read_owner
-from holdfast.connectors.sink_api import parse_token, tidy_staging
+from holdfast.connectors.base import (
+    OutputState,
+    OutputWriter,
+    parse_token,
+    put_owner,
+    read_owner,
+    remove_staging,
+    staging_root,
+)
+from holdfast.connectors.locations import versions_of
+from holdfast.connectors.staging import STAGED_WEIGHT
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
 from holdfast.failpoints import failpoint
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.runtime.locations import versions_of
-from holdfast.runtime.outputs import Found
-from holdfast.runtime.task import Place, storage_of
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes
 from holdfast.storage import Storage, open_storage
+from holdfast.storage.open import StorageLocation, storage_of
 
 BUCKETS = 16
 VERSIONS_KEPT = 10
-_WEIGHT = "_weight"
 _PART = re.compile(r"part-\d\d\.parquet")
 
 
@@ -83,37 +89,35 @@ def apply_changes(old: Any, changes: Any, weights: np.ndarray, sink: str) -> Any
     if (counts < 0).any():
         first = int(groups.first()[np.flatnonzero(counts < 0)[0]])
         raise CorruptionError(
-            "a row that is taken back is not in the output", kind="output_differs", sink=sink,
+            "a row that is taken back is not in the output",
+            kind="output_differs",
+            sink=sink,
             row=str(rows.slice(first, 1).to_pylist()[0])[:200],
             remedy="nobody else may write there; let the sink start anew in an empty place",
-        )  # fmt: skip
+        )
     return rows.take(pa.array(np.repeat(groups.first(), counts)))
 
 
-class UpsertWriter:
+class UpsertWriter(OutputWriter):
     """What both places share: staged files in, buckets of rows out."""
 
-    def __init__(self, name: str, pipeline: str, store: Place) -> None:
+    def __init__(self, name: str, pipeline: str, store: StorageLocation) -> None:
         """Rows are staged beside the pipelines of the store."""
         self._name = name
         self._store_place, self._store = store, storage_of(store)
-        self._root = f".staging/{pipeline}/{name}"
+        self._root = staging_root(pipeline, name)
         self._owner: Owner | None = None
 
     needs_every_epoch = True
     """A change that is left out makes every later one wrong: nothing can be set aside."""
 
-    def folds(self) -> list[tuple[int, int]]:
-        """Versions are whole."""
-        return []
-
-    def staging(self, checkpoint: str) -> tuple[Place, str]:
+    def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
         """Below the root of the store, beside the pipelines."""
         return self._store_place, f"{self._root}/{checkpoint}"
 
     def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
-        tidy_staging(self._store, self._root, keep)
+        remove_staging(self._store, self._root, keep)
 
     def _changes(self, token: PendingToken) -> tuple[Any, np.ndarray] | None:
         """What an epoch changes: rows and their weights."""
@@ -122,16 +126,16 @@ class UpsertWriter:
             return None
         tables = [pq.read_table(pa.BufferReader(self._store.get(file))) for file in staged.files]
         rows = pa.concat_tables(tables)
-        if _WEIGHT not in rows.schema.names:
+        if STAGED_WEIGHT not in rows.schema.names:
             return rows, np.ones(rows.num_rows, np.int64)
-        weights: np.ndarray = rows.column(_WEIGHT).to_numpy()
-        return rows.drop_columns([_WEIGHT]), weights
+        weights: np.ndarray = rows.column(STAGED_WEIGHT).to_numpy()
+        return rows.drop_columns([STAGED_WEIGHT]), weights
 
 
 class LocalUpsertWriter(UpsertWriter):
     """On local disk: a directory for each version, and a link to the newest."""
 
-    def __init__(self, name: str, pipeline: str, store: Place, path: Path) -> None:
+    def __init__(self, name: str, pipeline: str, store: StorageLocation, path: Path) -> None:
         """Refuse a place that is somebody else's."""
         super().__init__(name, pipeline, store)
         self._link = path
@@ -140,9 +144,12 @@ class LocalUpsertWriter(UpsertWriter):
         strange = path.is_symlink() and self._current() is None
         if strange or (path.exists() and not path.is_symlink()):
             raise RefusedError(
-                "the output exists and is not a link of ours", kind="output_not_empty",
-                sink=name, path=str(path), remedy="choose a path that does not exist yet",
-            )  # fmt: skip
+                "the output exists and is not a link of ours",
+                kind="output_not_empty",
+                sink=name,
+                path=str(path),
+                remedy="choose a path that does not exist yet",
+            )
 
     def _published(self) -> list[int]:
         if not self._versions.is_dir():
@@ -212,11 +219,11 @@ class LocalUpsertWriter(UpsertWriter):
 
     # The output as a whole
 
-    def look(self, after: int | None) -> Found:
+    def inspect(self, after: int | None) -> OutputState:
         """The version that shows, and those that are kept."""
         self._owner = owner = self._record()
         current, kept = self._current(), self._published()
-        return Found(
+        return OutputState(
             where=str(self._link),
             owner=owner,
             epochs=() if current is None else (current,),
@@ -249,12 +256,12 @@ class LocalUpsertWriter(UpsertWriter):
         kept = self._published()
         return bool(kept) and (int(token.epoch) in kept or int(token.epoch) < kept[0])
 
-    def own(self, owner: Owner) -> Owner:
+    def claim(self, owner: Owner) -> Owner:
         """Next to the versions: readers of the link do not see it."""
         self._owner = put_owner(self._box(), OWNER, owner, first=self._owner is None)
         return self._owner
 
-    def stand(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int]:
         """Files of the version that shows."""
         current = self._current()
         return (0, NOTHING) if current is None else (len(self._files(current)), current)
@@ -267,10 +274,14 @@ class LocalUpsertWriter(UpsertWriter):
             self._swap(left[-1])
         elif not left and current is not None:
             raise RefusedError(
-                "the version to go back to is not kept any more", kind="version_gone",
-                sink=self._name, path=str(self._link), epoch=after, current=current,
+                "the version to go back to is not kept any more",
+                kind="version_gone",
+                sink=self._name,
+                path=str(self._link),
+                epoch=after,
+                current=current,
                 remedy='rebuild the output: outputs={"sink": "adopt"}',
-            )  # fmt: skip
+            )
         self._discard(keep=lambda epoch: after is not None and epoch <= after)
 
     def replace(self, token: PendingToken) -> None:
@@ -299,7 +310,12 @@ class RemoteUpsertWriter(UpsertWriter):
     """On an object store: one object for each bucket, replaced when it changes."""
 
     def __init__(
-        self, name: str, pipeline: str, store: Place, path: str, options: Mapping[str, Any]
+        self,
+        name: str,
+        pipeline: str,
+        store: StorageLocation,
+        path: str,
+        options: Mapping[str, Any],
     ) -> None:
         """Open the prefix."""
         super().__init__(name, pipeline, store)
@@ -342,7 +358,7 @@ class RemoteUpsertWriter(UpsertWriter):
                 marks[entry.path] = int((schema.metadata or {}).get(b"holdfast.epoch", b"-1"))
         return marks
 
-    def look(self, after: int | None) -> Found:
+    def inspect(self, after: int | None) -> OutputState:
         """The objects; those that were replaced are gone, so it goes back only to where it is."""
         self._owner = owner = read_owner(self._storage, OWNER)
         marks = self._marks()
@@ -352,7 +368,7 @@ class RemoteUpsertWriter(UpsertWriter):
         others = any(
             entry.path[0] not in "._" for entry in self._storage.list("") if entry.path not in marks
         )
-        return Found(
+        return OutputState(
             where=self._storage.url,
             owner=owner,
             epochs=(newest,) if marks else (),
@@ -366,12 +382,12 @@ class RemoteUpsertWriter(UpsertWriter):
         """Some object is at least that new."""
         return max(self._marks().values(), default=NOTHING) >= int(token.epoch)
 
-    def own(self, owner: Owner) -> Owner:
+    def claim(self, owner: Owner) -> Owner:
         """Next to the objects, under a name that readers skip."""
         self._owner = put_owner(self._storage, OWNER, owner, first=self._owner is None)
         return self._owner
 
-    def stand(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int]:
         """Objects, and the epoch of the newest."""
         if self._newest is None:
             self._newest = self._marks()

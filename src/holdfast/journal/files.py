@@ -47,22 +47,29 @@ def storage_error(error: OSError, operation: str, path: Path) -> Exception:
         return NotFoundError("file is missing", kind="file_missing", **facts)
     if error.errno in (errno.ELOOP, errno.EMLINK):
         return RefusedError(
-            "symbolic link refused", kind="symlink", **facts,
+            "symbolic link refused",
+            kind="symlink",
+            **facts,
             remedy="put the real file there; the journal follows no links",
-        )  # fmt: skip
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(
-            "the disk is full", kind="no_space", retryable=True, **facts,
+            "the disk is full",
+            kind="no_space",
+            retryable=True,
+            **facts,
             remedy="free some space (`journal info` shows what the journal uses), then try again",
-        )  # fmt: skip
+        )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageError(
             "access denied", kind="denied", **facts, remedy="check owner and mode of the path"
         )
     return StorageError(
-        f"{operation} failed: {error.strerror}", kind="io", **facts,
+        f"{operation} failed: {error.strerror}",
+        kind="io",
+        **facts,
         remedy="check the disk and the kernel's log",
-    )  # fmt: skip
+    )
 
 
 class Files:
@@ -322,10 +329,12 @@ class WriterLock:
                 found = self._files.read_at(self._fd, self.path, 0, 200)
                 holder = found.decode(errors="replace").strip()
             raise ConflictError(
-                "another writer has this journal open", kind="journal_locked", path=self.path,
+                "another writer has this journal open",
+                kind="journal_locked",
+                path=self.path,
                 holder=holder or "unknown",
                 remedy="stop that process, or let it do the appending; readers need no lock",
-            ) from error  # fmt: skip
+            ) from error
         self._identity = self._inode(self._files.stat(self._fd, self.path))
         with suppress(HoldfastError):  # who has it is a courtesy; a full disk stops no writer here
             self._files.say(self._fd, self.path, f"pid={self.pid} {owner}\n")

@@ -38,7 +38,6 @@ from holdfast.runtime.graph import (
 from holdfast.runtime.watermarks import time_kind
 from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
-from holdfast.spark.types import check_carried
 
 RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
     "aggregate": resolve_aggregate,
@@ -115,11 +114,7 @@ def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
 
 def _checked(node: SinkNode, frame: Any) -> Any:
     """What goes into a sink, after the sink has looked at the columns and their types."""
-    check = getattr(node.connector, "check", None)
-    if check is not None:  # it knows better than the rule for all
-        named(node.name, lambda: check(node.name, frame.schema))
-    else:
-        named(node.name, lambda: check_carried(frame.schema))
+    named(node.name, lambda: node.connector.check(node.name, frame.schema))
     return frame
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.ids import CheckpointId, Epoch, IdSource
-from holdfast.runtime.task import Place, source_of, storage_of
+from holdfast.runtime.task import source_of
 from holdfast.state import (
     BackgroundCompaction,
     CompactionPlan,
@@ -30,6 +30,7 @@ from holdfast.state import (
     run_compaction,
 )
 from holdfast.state.partition import layers, run_slices, runs_by_partition
+from holdfast.storage.open import StorageLocation, storage_of
 
 log = logging.getLogger("holdfast.pipeline")
 _REST_MAX = 64  # epochs without a try, after failures in a row
@@ -55,7 +56,7 @@ class _Place:
 class _Work:
     """One compaction, for the thread that does it."""
 
-    place: Place
+    place: StorageLocation
     plan: CompactionPlan
     schema: TraceSchema
     target: RunTarget
@@ -77,7 +78,7 @@ class Compactor:
     """Keeps the run lists short."""
 
     def __init__(
-        self, place: Place, pipeline: str, partitions: int, ids: IdSource,
+        self, place: StorageLocation, pipeline: str, partitions: int, ids: IdSource,
         reserve: Callable[[], CheckpointId], policy: CompactionPolicy | None = None,
     ) -> None:  # fmt: skip
         """Begin idle."""

@@ -17,8 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
-from holdfast.connectors.sink_api import token_text
-from holdfast.connectors.source_api import Slice, SourceReader, rows_of
+from holdfast.connectors.base import SourceReader, Split, rows_of, token_text
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
@@ -41,10 +40,11 @@ from holdfast.runtime.report import (
 )
 from holdfast.runtime.run_log import record_checkpoint, record_epoch, record_recovery
 from holdfast.runtime.source_logs import Logs
-from holdfast.runtime.task import Control, Place, StageJob, check_partitions
+from holdfast.runtime.task import Control, StageJob, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
+from holdfast.storage.open import StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
@@ -60,7 +60,7 @@ class Engine:
         graph: Graph,
         resolved: Mapping[str, Resolved],
         store: Store,
-        place: Place,
+        place: StorageLocation,
         partitions: int,
         readers: Mapping[str, SourceReader],
         outputs: Outputs,
@@ -155,10 +155,10 @@ class Engine:
         self._shadow = {t: [] for n in changes.replayed for t in self._resolved[n].work.traces}
         given = {id(n): views[n.name] for n in self._graph.operators if n.name in views}
         history = {name: self._readers[name].history() for name in changes.from_sources}
-        count = max((len(slices) for slices in history.values()), default=0)
+        count = max((len(splits) for splits in history.values()), default=0)
         for number in range(max(1, count)):
-            slices = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
-            self._fill_epoch(only, slices, given if number == 0 else self._empty(given))
+            splits = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
+            self._fill_epoch(only, splits, given if number == 0 else self._empty(given))
         mark = self._watermarks.previous_watermark_us
         timed = any(one.work.timed for name, one in self._resolved.items() if name in changes.new)
         if timed and mark is not None:  # what the past has closed is closed now
@@ -183,11 +183,11 @@ class Engine:
         return {node: frame.where("false") for node, frame in given.items()}
 
     def _fill_epoch(
-        self, new: frozenset[str], slices: Mapping[str, Slice], given: Mapping[int, Any],
+        self, new: frozenset[str], splits: Mapping[str, Split], given: Mapping[int, Any],
         watermark_us: int | None = None,
     ) -> None:  # fmt: skip
         waiting = self._reserved()
-        plan = self._typed(lambda: self._builder.plan(slices, only=new, given=given))
+        plan = self._typed(lambda: self._builder.plan(splits, only=new, given=given))
         jobs = self._jobs(waiting, watermark_us, previous_watermark_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
         failpoint("fill.after_execute")
@@ -214,9 +214,9 @@ class Engine:
                 self._progress.runs, self._schemas, self._progress.parent, self._bounds(), stop
             )
             clock.lap("merge")
-        if self._outputs.fold_due(self._store):
+        if self._outputs.compaction_due(self._store):
             self.wait()
-            self._outputs.fold(self._store)
+            self._outputs.compact(self._store)
             clock.lap("fold")
         failpoint("epoch.after_plan")
         controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
@@ -240,22 +240,22 @@ class Engine:
         plan, self._ahead = self._ahead, None
         if plan is not None:
             return plan
-        slices = self._slices({})
+        splits = self._splits({})
         now, settled = self._watermarks.now_us(), self._watermarks.previous_watermark_us
         moved = now is not None and (settled is None or now > settled)
-        if not slices and not (moved and self._builder.wakes):
+        if not splits and not (moved and self._builder.wakes):
             return None
-        return self._typed(lambda: self._builder.plan(slices))
+        return self._typed(lambda: self._builder.plan(splits))
 
-    def _slices(self, after: Mapping[str, Slice]) -> dict[str, Slice]:
-        pieces = {name: reader.plan(after.get(name)) for name, reader in self._readers.items()}
-        return {name: piece for name, piece in pieces.items() if piece is not None}
+    def _splits(self, after: Mapping[str, Split]) -> dict[str, Split]:
+        splits = {name: reader.plan(after.get(name)) for name, reader in self._readers.items()}
+        return {name: split for name, split in splits.items() if split is not None}
 
-    def _look_ahead(self, after: Mapping[str, Slice]) -> Plan | None:
-        slices = self._slices(after)
-        if not slices:
+    def _look_ahead(self, after: Mapping[str, Split]) -> Plan | None:
+        splits = self._splits(after)
+        if not splits:
             return None
-        plan = self._builder.plan(slices)
+        plan = self._builder.plan(splits)
         self._builder.begin(plan)
         return plan
 
@@ -267,7 +267,7 @@ class Engine:
         jobs = self._jobs(waiting, watermark_us, self._watermarks.previous_watermark_us)
         ahead: Future[Plan | None] | None = None
         if look_ahead:
-            ahead = self._ahead_thread.submit(self._look_ahead, plan.slices)
+            ahead = self._ahead_thread.submit(self._look_ahead, plan.splits)
         try:
             controls = self._typed(lambda: self._builder.run(plan, jobs))
         except HoldfastError as error:
@@ -348,14 +348,14 @@ class Engine:
         progress = self._progress
         totals, bytes_new = self._count(controls, waiting)
         future, rows = 0, 0
-        self._logs.read(plan.slices)
-        for name, piece in plan.slices.items():
-            self._readers[name].advance(piece)
+        self._logs.read(plan.splits)
+        for name, split in plan.splits.items():
+            self._readers[name].advance(split)
             observed = plan.observed.get(name)
             seen = observed.read() if observed else None
             self._watermarks.seen(name, seen.newest_us if seen else None)
             future += seen.future if seen else 0
-            rows += rows_of(self._readers[name], piece, seen.rows if seen else None, plan.scans)
+            rows += rows_of(self._readers[name], split, seen.rows if seen else None, plan.scans)
         waiting.rows += rows
         waiting.epochs += 1
         epoch, progress.epoch = progress.epoch, progress.epoch + 1

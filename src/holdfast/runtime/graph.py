@@ -216,7 +216,7 @@ class Graph:
         """
         parts = [
             Part(
-                name=node.name, kind="source", what=node.connector.what,
+                name=node.name, kind="source", what=node.connector.kind,
                 schema=node.connector.schema_text, params=_event_time(node),
             )
             for node in self.sources
@@ -239,7 +239,7 @@ class Graph:
             )  # fmt: skip
         parts.extend(
             Part(
-                name=node.name, kind="sink", what=node.connector.what, inputs=_named_inputs(node),
+                name=node.name, kind="sink", what=node.connector.kind, inputs=_named_inputs(node),
                 params={**node.connector.params, **_steps(node)},
             )
             for node in self.sinks

@@ -1,108 +1,75 @@
-"""Where outputs, sources and the store lie: no two of them may share a place.
-
-Invariant: one place has one identity however it is spelled: relative, through a link, with a
-trailing slash, as a file address, as s3 or s3a.
-"""
+"""Outputs, sources and the store lie apart: no two of them may share a place."""
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
-from holdfast.connectors.files.listing import is_hidden
+from holdfast.connectors.locations import Location, identity, is_hidden
 from holdfast.errors import InvalidInputError
 from holdfast.runtime.graph import Graph
-from holdfast.storage.open import OBJECT_SCHEMES
-
-_SAME_AS = {"s3a": "s3", "abfss": "abfs"}
 
 
-def identity(path: str) -> str:
-    """The one name of a place; ends in a slash, so that prefixes are directories."""
-    scheme = path.split("://", 1)[0] if "://" in path else ""
-    if scheme in OBJECT_SCHEMES:
-        rest = "/".join(part for part in path.split("://", 1)[1].split("/") if part)
-        return f"{_SAME_AS.get(scheme, scheme)}://{rest}/"
-    if scheme and scheme != "file":
-        return path.rstrip("/") + "/"
-    absolute = local_path(path)
-    if _own_link(absolute):
-        parent, name = os.path.split(absolute)
-        return os.path.join(os.path.realpath(parent), name) + "/"
-    return os.path.realpath(absolute).rstrip("/") + "/"
+@dataclass(frozen=True)
+class _Claim:
+    """A place that a part of the pipeline uses."""
 
-
-def local_path(path: str) -> str:
-    """A path or file address as an absolute path, without looking at the disk."""
-    local = unquote(urlsplit(path).path) if path.startswith("file://") else path
-    return os.path.abspath(os.path.expanduser(local))
-
-
-def versions_of(path: Path) -> Path:
-    """The directory next to an output that holds its versions."""
-    return path.parent / f".{path.name}.versions"
-
-
-def _own_link(path: str) -> bool:
-    """Whether a path is the link of an output to one of its own versions."""
-    if not os.path.islink(path):
-        return False
-    parent, name = os.path.split(path)
-    target = os.path.normpath(os.path.join(parent, os.readlink(path)))
-    return os.path.dirname(target) == os.path.join(parent, f".{name}.versions")
+    name: str
+    connector: str
+    location: Location
+    place: str
 
 
 def check_locations(graph: Graph, store: str) -> None:
     """Refuse outputs that lie in each other, in the store, or in what a source reads."""
-    outputs = [
-        (node.name, node.connector, identity(node.connector.path))
-        for node in graph.sinks
-        if isinstance(getattr(node.connector, "path", None), str)
-    ]
-    written = [("sink", name, place) for name, _, place in outputs]
+    outputs, sources = _claims(graph.sinks), _claims(graph.sources)
     others = [("store", "the store", identity(store))]
-    others += [
-        ("source", node.name, identity(node.connector.path))
-        for node in graph.sources
-        if isinstance(getattr(node.connector, "path", None), str)
+    others += [("source", s.name, s.place) for s in sources if s.location.use != "archives"]
+    for number, output in enumerate(outputs):
+        for earlier in outputs[:number]:
+            if _overlap(output.place, earlier.place) and not _shared(output, earlier):
+                raise _refused("sink", earlier.name, output.name, output.place, earlier.place)
+        for kind, first, place in others:
+            if _overlap(output.place, place):
+                raise _refused(kind, first, output.name, output.place, place)
+    written = [("sink", output.name, output.place) for output in outputs]
+    _check_consumed(sources, [("store", "the store", identity(store)), *written])
+
+
+def _claims(nodes: Sequence[Any]) -> list[_Claim]:
+    return [
+        _Claim(node.name, node.connector.kind, location, identity(location.path))
+        for node in nodes
+        for location in node.connector.locations()
     ]
-    for number, (name, connector, place) in enumerate(outputs):
-        for first, other, before in outputs[:number]:
-            shared = place == before and _journals(connector, other)
-            if _overlap(place, before) and not shared:
-                raise _refused("sink", first, name, place, before)
-        for kind, first, before in others:
-            if _overlap(place, before):
-                raise _refused(kind, first, name, place, before)
-    _check_cleaned(graph.sources, [("store", "the store", identity(store)), *written])
 
 
-def _check_cleaned(sources: Sequence[Any], written: Sequence[tuple[str, str, str]]) -> None:
+def _check_consumed(sources: Sequence[_Claim], written: Sequence[tuple[str, str, str]]) -> None:
     """Refuse to move or delete files that another source reads, or into a place that is read."""
-    readers = [(s.name, s.connector, identity(s.connector.path)) for s in sources if _is_files(s)]
-    for name, connector, root in readers:
-        for other, reader, place in readers:
-            apart = connector.after_read == "keep" or _apart(connector.pattern, reader.pattern)
-            if name != other and _overlap(root, place) and not apart:
-                raise _refused("cleaned", other, name, root, place)
-        if connector.archive is None:
-            continue
-        archive = identity(connector.archive)
-        for kind, other, place in written:
-            if _overlap(archive, place):
-                raise _refused(f"{kind} archive", other, name, archive, place)
-        for other, _, place in readers:
-            hidden = archive.startswith(place) and is_hidden(archive[len(place) :].strip("/"))
-            if _overlap(archive, place) and not (hidden and archive != place):
-                raise _refused("source archive", other, name, archive, place)
+    readers = [claim for claim in sources if claim.location.use != "archives"]
+    for claim in sources:
+        if claim.location.use == "consumes":
+            for other in readers:
+                apart = _apart(claim.location.pattern, other.location.pattern)
+                if claim.name != other.name and _overlap(claim.place, other.place) and not apart:
+                    raise _refused("cleaned", other.name, claim.name, claim.place, other.place)
+        elif claim.location.use == "archives":
+            _check_archive(claim.name, claim.place, readers, written)
 
 
-def _is_files(node: Any) -> bool:
-    return getattr(node.connector, "after_read", None) is not None
+def _check_archive(
+    name: str, archive: str, readers: Sequence[_Claim], written: Sequence[tuple[str, str, str]]
+) -> None:
+    for kind, other, place in written:
+        if _overlap(archive, place):
+            raise _refused(f"{kind} archive", other, name, archive, place)
+    for reader in readers:
+        place = reader.place
+        hidden = archive.startswith(place) and is_hidden(archive[len(place) :].strip("/"))
+        if _overlap(archive, place) and not (hidden and archive != place):
+            raise _refused("source archive", reader.name, name, archive, place)
 
 
 def _apart(one: str | None, other: str | None) -> bool:
@@ -113,9 +80,10 @@ def _apart(one: str | None, other: str | None) -> bool:
     return not (ends[0].endswith(ends[1]) or ends[1].endswith(ends[0]))
 
 
-def _journals(one: Any, other: Any) -> bool:
-    """Several sinks may append to one journal: every event says which sink wrote it."""
-    return bool(one.what == other.what == "journal")
+def _shared(one: _Claim, other: _Claim) -> bool:
+    """Several sinks of one kind may append to one place: each says which rows are its own."""
+    both = one.location.use == other.location.use == "appends"
+    return both and one.connector == other.connector and one.place == other.place
 
 
 def _overlap(one: str, other: str) -> bool:

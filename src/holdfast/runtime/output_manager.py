@@ -14,8 +14,7 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader
-from holdfast.connectors.parquet.sink import ParquetWriter
-from holdfast.connectors.sink_api import OutputWriter, SinkWriter, parse_token
+from holdfast.connectors.base import OutputState, OutputWriter, SinkWriter, parse_token
 from holdfast.errors import InvalidInputError
 from holdfast.failpoints import failpoint
 from holdfast.format.documents import Summary
@@ -24,13 +23,12 @@ from holdfast.format.owner import NOTHING, Owner, new_owner
 from holdfast.runtime.outputs import (
     OWNED,
     Decision,
-    Found,
     History,
     Wish,
     decide,
     published_text,
 )
-from holdfast.runtime.task import storage_of
+from holdfast.storage.open import storage_of
 
 _WISHES = ("adopt", "keep", "empty")
 
@@ -100,7 +98,7 @@ class Outputs:
         for name, writer in self.writers.items():
             if not isinstance(writer, OutputWriter):
                 continue
-            found = writer.look(history.epoch)
+            found = writer.inspect(history.epoch)
             if found.owner is None and not found.empty and history.epoch is not None:
                 found = _with_fit(found, name, writer, history, reader, live)
             wish = self._wishes.get(name)
@@ -186,33 +184,34 @@ class Outputs:
                 failpoint("output.after_clear")
                 self.record(name, epoch=epoch, checkpoint=checkpoint, building=False)
 
-    def fold_due(self, store: Store) -> bool:
-        """Whether an output asks to be folded."""
-        changelogs = [w for w in self.writers.values() if isinstance(w, ParquetWriter)]
-        limit = _foldable(store) if any(w.compact_after for w in changelogs) else NOTHING
-        return any(writer.fold_due(limit) for writer in changelogs)
+    def compaction_due(self, store: Store) -> bool:
+        """Whether an output asks to be compacted."""
+        compacting = [
+            w for w in self.writers.values() if isinstance(w, OutputWriter) and w.compacts
+        ]
+        limit = _compactable(store) if compacting else NOTHING
+        return any(writer.compaction_due(limit) for writer in compacting)
 
-    def fold(self, store: Store, sink: str | None = None) -> bool:
-        """Fold what is due, or one output on request; no task may stage rows meanwhile."""
-        folded, limit = False, _foldable(store)
+    def compact(self, store: Store, sink: str | None = None) -> bool:
+        """Compact what is due, or one output on request; no task may stage rows meanwhile."""
+        compacted, limit = False, _compactable(store)
         for name, writer in self.writers.items():
-            if not isinstance(writer, ParquetWriter) or name != (sink or name):
+            if not isinstance(writer, OutputWriter) or name != (sink or name):
                 continue
-            if sink is not None or writer.fold_due(limit):
-                every = None if sink is not None else writer.compact_after
-                owner = writer.fold(limit, every=every)
+            if sink is not None or writer.compaction_due(limit):
+                owner = writer.compact(limit, requested=sink is not None)
                 if owner is not None:
-                    self.owners[name], folded = owner, True
-        return folded
+                    self.owners[name], compacted = owner, True
+        return compacted
 
     def record(self, name: str, *, epoch: int, checkpoint: str, building: bool = False) -> None:
         """Replace an owner record, durably."""
         writer, owner = self.writers[name], self.owners[name]
         if not isinstance(writer, OutputWriter):
             return
-        parts, version = writer.stand()
+        parts, version = writer.extent()
         since = epoch if owner.building and not building else owner.since
-        self.owners[name] = writer.own(
+        self.owners[name] = writer.claim(
             msgspec.structs.replace(
                 owner,
                 epoch=epoch,
@@ -233,19 +232,19 @@ def _lost(writer: OutputWriter, token: PendingToken) -> bool:
     return not there and not writer.holds(token)
 
 
-def _foldable(store: Store) -> int:
+def _compactable(store: Store) -> int:
     """The newest epoch that no retained checkpoint can go back behind."""
     return min((int(summary.epoch) for summary in store.list()), default=NOTHING)
 
 
 def _with_fit(
-    found: Found,
+    found: OutputState,
     name: str,
     writer: OutputWriter,
     history: History,
     reader: StoreReader,
     live: Sequence[Summary],
-) -> Found:
+) -> OutputState:
     """Compare an output without a record with what the store remembers of it."""
     chain = set((history.chain or {}).values())
     outcomes = reader.outcomes()

@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.checkpoint import RecoveryPlan, StoreReader
 from holdfast.checkpoint.reader import Outcomes
+from holdfast.connectors.base import OutputState
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
@@ -29,29 +30,6 @@ Action = Literal["claim", "continue", "retract", "rebuild", "finish", "empty"]
 OWNED = "holdfast.outputs"
 """The property of a manifest whose sinks all have an owner record in their outputs."""
 _TEXT_MAX = 1_024
-
-
-@dataclass(frozen=True)
-class Found:
-    """What lies at the place of an output.
-
-    epochs: published ones, newest last; of an upsert output the version that it shows. whole:
-    whether everything is there that the owner record counts. retractable: whether it can go back
-    to the checkpoint that the pipeline resumes from without being rebuilt. shared: other producers
-    write there by design. fits: whether epochs that the store has published are there as it
-    published them; None if the store remembers none. strange: readers see files there that no sink
-    of Holdfast has published, and no rebuild would replace.
-    """
-
-    where: str
-    owner: Owner | None = None
-    epochs: tuple[int, ...] = ()
-    empty: bool = True
-    whole: bool = True
-    retractable: bool = True
-    shared: bool = False
-    fits: bool | None = None
-    strange: bool = False
 
 
 @dataclass(frozen=True)
@@ -173,7 +151,7 @@ def _marked(summary: Summary, *, abandoned: bool) -> Summary:
 
 
 def decide(
-    sink: str, found: Found, history: History, *, new: bool = False, wish: Wish | None = None
+    sink: str, found: OutputState, history: History, *, new: bool = False, wish: Wish | None = None
 ) -> Decision:
     """What to do with one output; refusals are raised."""
     owner = found.owner
@@ -194,7 +172,7 @@ def decide(
     return _own(sink, found, owner, history, wish)
 
 
-def _emptied(sink: str, found: Found, history: History, *, new: bool) -> Decision:
+def _emptied(sink: str, found: OutputState, history: History, *, new: bool) -> Decision:
     """An output that can simply go on is not erased: the wish may stand in a script."""
     try:
         plain = decide(sink, found, history, new=new)
@@ -203,7 +181,9 @@ def _emptied(sink: str, found: Found, history: History, *, new: bool) -> Decisio
     return Decision("empty", "begins empty, as asked") if plain.action == "rebuild" else plain
 
 
-def _own(sink: str, found: Found, owner: Owner, history: History, wish: Wish | None) -> Decision:
+def _own(
+    sink: str, found: OutputState, owner: Owner, history: History, wish: Wish | None
+) -> Decision:
     """The record is this sink's: does it agree with the store?"""
     if owner.building and history.staged(sink) > owner.epoch:
         return Decision("finish", "its rebuild is committed and only has to be published")
@@ -224,7 +204,9 @@ def _own(sink: str, found: Found, owner: Owner, history: History, wish: Wish | N
     return Decision("claim", "kept as it is") if wish == "keep" else Decision("continue")
 
 
-def _contradiction(sink: str, found: Found, owner: Owner, history: History) -> RefusedError | None:
+def _contradiction(
+    sink: str, found: OutputState, owner: Owner, history: History
+) -> RefusedError | None:
     """Why a record of this very sink cannot be part of this store's history."""
     at = history.at(owner.epoch)
     if owner.epoch > (history.epoch or 0):
@@ -253,12 +235,12 @@ def _mine(owner: Owner, sink: str, history: History) -> bool:
     return (owner.lineage, owner.pipeline, owner.sink) == (history.lineage, history.pipeline, sink)
 
 
-def _ahead(found: Found, history: History) -> bool:
+def _ahead(found: OutputState, history: History) -> bool:
     return bool(found.epochs) and found.epochs[-1] > (history.epoch or 0)
 
 
 def _rebuild(
-    sink: str, found: Found, history: History, why: str, *, again: bool = False
+    sink: str, found: OutputState, history: History, why: str, *, again: bool = False
 ) -> Decision:
     """Others have written to a shared output, too: it can be built only where there is nothing."""
     if found.shared and not found.empty and not again:
@@ -270,14 +252,14 @@ def _rebuild(
     return Decision("rebuild", why)
 
 
-def _back(found: Found, history: History) -> Decision:
+def _back(found: OutputState, history: History) -> Decision:
     rebuilt = found.owner.since if found.owner is not None and not found.shared else NOTHING
     if found.retractable and rebuilt <= (history.epoch or 0):  # its first epoch holds the past
         return Decision("retract", f"goes back to epoch {history.epoch}")
     return Decision("rebuild", f"cannot go back to epoch {history.epoch} by itself")
 
 
-def _foreign(sink: str, found: Found, history: History, wish: Wish | None) -> Decision:
+def _foreign(sink: str, found: OutputState, history: History, wish: Wish | None) -> Decision:
     if wish == "adopt":
         return Decision("rebuild", "taken over from its owner")
     if wish is not None:
@@ -287,7 +269,9 @@ def _foreign(sink: str, found: Found, history: History, wish: Wish | None) -> De
     )
 
 
-def _first(sink: str, found: Found, history: History, *, new: bool, wish: Wish | None) -> Decision:
+def _first(
+    sink: str, found: OutputState, history: History, *, new: bool, wish: Wish | None
+) -> Decision:
     """Nothing of this sink is published yet as far as the store knows."""
     if new:
         if found.owner is None and not found.empty and not found.shared and wish is None:
@@ -300,7 +284,7 @@ def _first(sink: str, found: Found, history: History, *, new: bool, wish: Wish |
     raise _not_empty(sink, found, history)
 
 
-def _without_record(sink: str, found: Found, history: History, wish: Wish | None) -> Decision:
+def _without_record(sink: str, found: OutputState, history: History, wish: Wish | None) -> Decision:
     """Written by a version before owner records, moved away, deleted, or somebody else's."""
     if found.empty:
         known = sink in history.owned or history.forked or history.newest(sink) != NOTHING
@@ -320,7 +304,7 @@ _REMEDY = (
 )
 
 
-def _facts(sink: str, found: Found, history: History) -> dict[str, Any]:
+def _facts(sink: str, found: OutputState, history: History) -> dict[str, Any]:
     """Both sides of a refusal, and the ways on."""
     owner = found.owner
     return {
@@ -334,7 +318,7 @@ def _facts(sink: str, found: Found, history: History) -> dict[str, Any]:
     }
 
 
-def _not_empty(sink: str, found: Found, history: History) -> HoldfastError:
+def _not_empty(sink: str, found: OutputState, history: History) -> HoldfastError:
     if found.owner is not None:
         return RefusedError(
             "the output has published epochs, but the store has no checkpoint",

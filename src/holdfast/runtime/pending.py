@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from holdfast.connectors.base import StagedFile
 from holdfast.ids import CheckpointId
 from holdfast.runtime.live_counts import LiveCounts
 from holdfast.runtime.report import CheckpointState
-from holdfast.runtime.task import Staged
 from holdfast.state import RunInfo
 
 
@@ -26,7 +26,7 @@ class Waiting:
     """Epochs since the last checkpoint, under one reserved id."""
 
     checkpoint: CheckpointId
-    staged: dict[str, list[Staged]] = field(default_factory=dict)
+    staged: dict[str, list[StagedFile]] = field(default_factory=dict)
     rows: int = 0
     epochs: int = 0
     state: CheckpointState = field(init=False)

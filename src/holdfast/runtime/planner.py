@@ -1,8 +1,8 @@
-"""One epoch as one Spark job: DataFrames from slices, stages for operators and sinks.
+"""One epoch as one Spark job: DataFrames from splits, stages for operators and sinks.
 
 Invariants:
 - One action an epoch. What tasks have to say comes back in control rows of that action.
-- A plan depends on slices alone. What changes from epoch to epoch otherwise (runs, directories,
+- A plan depends on splits alone. What changes from epoch to epoch otherwise (runs, directories,
   watermark) travels beside it, so that a plan can be made while the epoch before is computed.
 - An operator whose sources have nothing new does not run, unless time alone can make it work.
 - An operator's rows are kept (persisted) only when something after it in Spark needs them.
@@ -19,7 +19,8 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from holdfast.connectors.source_api import Slice, SourceReader
+from holdfast.connectors.base import SourceReader, Split
+from holdfast.connectors.staging import Target
 from holdfast.operators.analysis import Resolved, spark_schema
 from holdfast.operators.base import HASH
 from holdfast.runtime.analysis import source_frame, union_frame
@@ -38,10 +39,8 @@ from holdfast.runtime.heartbeats import with_beacons
 from holdfast.runtime.task import (
     CONTROL,
     Control,
-    Place,
     StageJob,
     StageSpec,
-    Target,
     property_name,
     run_stage,
 )
@@ -54,6 +53,7 @@ from holdfast.spark.classic import (
     plan_now,
     scans_of,
 )
+from holdfast.storage.open import StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
 _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
@@ -63,7 +63,7 @@ _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
 class Plan:
     """The one action of an epoch, and what to let go of afterwards."""
 
-    slices: dict[str, Slice]
+    splits: dict[str, Split]
     only: frozenset[str] | None = None
     given: Mapping[int, Any] = field(default_factory=dict)
     action: Any = None
@@ -77,10 +77,17 @@ class FrameBuilder:
     """Builds the actions of epochs and runs them."""
 
     def __init__(
-        self, spark: Any, graph: Graph, resolved: Mapping[str, Resolved],
-        readers: Mapping[str, SourceReader], *, place: Place, partitions: int, durable: bool,
-        sink_places: Mapping[str, Place],
-    ) -> None:  # fmt: skip
+        self,
+        spark: Any,
+        graph: Graph,
+        resolved: Mapping[str, Resolved],
+        readers: Mapping[str, SourceReader],
+        *,
+        place: StorageLocation,
+        partitions: int,
+        durable: bool,
+        sink_places: Mapping[str, StorageLocation],
+    ) -> None:
         """Remember what stays the same between epochs."""
         self._spark = spark
         self._graph = graph
@@ -108,14 +115,17 @@ class FrameBuilder:
         return any(found.work.wakes for found in self._resolved.values())
 
     def plan(
-        self, slices: Mapping[str, Slice], *, only: frozenset[str] | None = None,
+        self,
+        splits: Mapping[str, Split],
+        *,
+        only: frozenset[str] | None = None,
         given: Mapping[int, Any] | None = None,
-    ) -> Plan:  # fmt: skip
-        """The action for some slices, analysed and planned as far as Spark lets us.
+    ) -> Plan:
+        """The action for some splits, analysed and planned as far as Spark lets us.
 
         only: operators and sinks that run, where not all do. given: rows of steps that do not run.
         """
-        plan = Plan(dict(slices), only, given or {})
+        plan = Plan(dict(splits), only, given or {})
         if self.classic:
             self._build(plan, {})
             if plan.action is not None:
@@ -151,7 +161,7 @@ class FrameBuilder:
 
     def _scans(self, plan: Plan) -> list[Scan]:
         """What was read of sources that do not know their number of rows beforehand."""
-        unknown = [p for p in plan.slices.values() if p.rows is None]
+        unknown = [p for p in plan.splits.values() if p.rows is None]
         if not self.classic or all(p.source in plan.observed for p in unknown):
             return []
         try:
@@ -206,15 +216,19 @@ class FrameBuilder:
         if plan.only is not None:
             return node.name in plan.only
         return any(
-            (isinstance(before, SourceNode) and before.name in plan.slices)
+            (isinstance(before, SourceNode) and before.name in plan.splits)
             or (isinstance(before, OperatorNode) and self._resolved[before.name].work.timed)
             for before in upstream(node)
         )
 
     def _operator(
-        self, node: OperatorNode, plan: Plan, frames: dict[int, Any], controls: list[Any],
+        self,
+        node: OperatorNode,
+        plan: Plan,
+        frames: dict[int, Any],
+        controls: list[Any],
         jobs: Mapping[str, StageJob],
-    ) -> None:  # fmt: skip
+    ) -> None:
         resolved = self._resolved[node.name]
         frame = resolved.prepare([self._frame(before, plan, frames) for before in node.inputs])
         n = self._partitions
@@ -257,9 +271,14 @@ class FrameBuilder:
         return made(frame)
 
     def _spec(
-        self, name: str, resolved: Resolved | None, targets: tuple[Target, ...],
-        jobs: Mapping[str, StageJob], *, emit: bool,
-    ) -> StageSpec:  # fmt: skip
+        self,
+        name: str,
+        resolved: Resolved | None,
+        targets: tuple[Target, ...],
+        jobs: Mapping[str, StageJob],
+        *,
+        emit: bool,
+    ) -> StageSpec:
         return StageSpec(
             name=name,
             pipeline=self._graph.pipeline,
@@ -278,21 +297,21 @@ class FrameBuilder:
         if found is not None:
             return found
         if isinstance(node, SourceNode):
-            piece = plan.slices.get(node.name)
+            split = plan.splits.get(node.name)
             raw = (
-                self._readers[node.name].read(self._spark, piece)
-                if piece is not None
+                self._readers[node.name].read(self._spark, split)
+                if split is not None
                 else node.connector.empty(self._spark)
             )
             made = source_frame(node, raw)
             if (
-                piece is not None
-                and piece.rows is None
+                split is not None
+                and split.rows is None
                 and not self.classic
                 and not node.event_time
             ):
                 made, plan.observed[node.name] = count_rows(made)
-            if piece is not None and node.event_time is not None:
+            if split is not None and node.event_time is not None:
                 kind = self._time_kinds.get(node.name)
                 if kind is None:
                     kind = self._time_kinds[node.name] = time_kind(node, made)

@@ -17,7 +17,7 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint import PendingToken, Store
-from holdfast.connectors.sink_api import SinkWriter, Token, parse_token
+from holdfast.connectors.base import SinkWriter, Token, parse_token
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -28,8 +28,8 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format.documents import Replay
 from holdfast.ids import CheckpointId, Epoch
-from holdfast.runtime.task import Place, storage_of
 from holdfast.storage import Storage
+from holdfast.storage.open import StorageLocation, storage_of
 
 _TOKEN = "token.json"  # noqa: S105 - a file name
 
@@ -47,7 +47,9 @@ class _SetAside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Quarantine:
     """The quarantine of one pipeline."""
 
-    def __init__(self, store: Store, place: Place, writers: Mapping[str, SinkWriter]) -> None:
+    def __init__(
+        self, store: Store, place: StorageLocation, writers: Mapping[str, SinkWriter]
+    ) -> None:
         """Nothing is read yet."""
         self._store, self._storage, self._writers = store, storage_of(place), writers
         self._root = f".quarantine/{store.reader.directory.pipeline}"
@@ -67,7 +69,7 @@ class Quarantine:
 
     def _move(self, token: PendingToken) -> None:
         writer = self._writers.get(token.sink)
-        if getattr(writer, "needs_every_epoch", False):
+        if writer is not None and writer.needs_every_epoch:
             raise RefusedError(
                 "an upsert output cannot do without an epoch",
                 kind="cannot_set_aside",

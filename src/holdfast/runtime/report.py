@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
-from holdfast.connectors.source_api import Backlog
+from holdfast.connectors.base import Backlog
 
 
 @dataclass

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.checkpoint import Draft, Store
-from holdfast.connectors.source_api import Slice, SourceReader
+from holdfast.connectors.base import SourceReader, Split
 from holdfast.format.position import Position
 
 
@@ -20,14 +20,14 @@ class Logs:
     """The logs among the sources of one running pipeline."""
 
     def __init__(self, readers: Mapping[str, SourceReader]) -> None:
-        """A reader with `is_log` reads a log, and its slices say how many bytes of it they are."""
+        """A reader with `is_log` reads a log, and its splits say how many bytes of it they are."""
         self._readers = readers
-        self._names = {name for name, one in readers.items() if getattr(one, "is_log", False)}
+        self._names = {name for name, one in readers.items() if one.is_log}
         self._grown = 0
 
-    def read(self, slices: Mapping[str, Slice]) -> None:
-        """An epoch has read these slices."""
-        self._grown += sum(piece.bytes for name, piece in slices.items() if name in self._names)
+    def read(self, splits: Mapping[str, Split]) -> None:
+        """An epoch has read these splits."""
+        self._grown += sum(split.bytes for name, split in splits.items() if name in self._names)
 
     @property
     def grown_bytes(self) -> int | None:

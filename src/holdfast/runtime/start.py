@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader, read_store, recovery_plan
-from holdfast.connectors.sink_api import SinkWriter
+from holdfast.connectors.base import SinkWriter
 from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
@@ -22,8 +22,8 @@ from holdfast.runtime.evolution import ChangePlan, joined, plan_changes, plan_re
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.output_manager import Outputs
 from holdfast.runtime.outputs import History, history_of, not_rebuildable, planned_history
-from holdfast.runtime.task import Place
 from holdfast.settings import Settings
+from holdfast.storage.open import StorageLocation
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StartPlanner:
     """Decides how a pipeline continues from a checkpoint."""
 
     graph: Graph
-    place: Place
+    place: StorageLocation
     settings: Settings
     resolve: Callable[[], Mapping[str, Resolved]]
 

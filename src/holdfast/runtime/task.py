@@ -10,17 +10,17 @@ Invariants:
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from holdfast.checkpoint.artifact import ArtifactWriter
+from holdfast.connectors.base import StagedFile
+from holdfast.connectors.staging import Target, stage_rows
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
 from holdfast.operators.base import (
@@ -42,38 +42,9 @@ from holdfast.state import (
     TraceKind,
 )
 from holdfast.state.arrow.batches import one_batch
-from holdfast.storage import Storage, open_storage
+from holdfast.storage.open import StorageLocation, storage_of
 
 CONTROL = "__hf_control"
-
-
-@dataclass(frozen=True)
-class Place:
-    """A storage that a task opens by itself; options may hold secrets and are never stored."""
-
-    url: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    cache: str | None = None
-    cache_bytes_max: int = 8 << 30
-
-
-@dataclass(frozen=True)
-class Target:
-    """A sink whose rows are staged by the task, changes or late rows."""
-
-    sink: str
-    place: Place
-    late: bool = False
-
-
-class Staged(msgspec.Struct, frozen=True):
-    """One staged file."""
-
-    sink: str
-    path: str
-    size: int
-    sha256: str
-    rows: int
 
 
 class Control(msgspec.Struct, frozen=True):
@@ -82,7 +53,7 @@ class Control(msgspec.Struct, frozen=True):
     name: str
     partition: int
     runs: list[RunInfo] = []
-    staged: list[Staged] = []
+    staged: list[StagedFile] = []
     counters: dict[str, int] = {}
     counts: dict[str, tuple[int, int]] = {}
 
@@ -109,7 +80,7 @@ class StageSpec:
 
     name: str
     pipeline: str
-    place: Place
+    place: StorageLocation
     partitions: int
     work: Work | None
     targets: tuple[Target, ...] = ()
@@ -143,24 +114,14 @@ def check_partitions(controls: Sequence[Control], operators: set[str], partition
             )
 
 
-_storages: dict[tuple[str, str], Storage] = {}
 _sources: dict[tuple[str, str, str], RunSource] = {}
 _ids = RandomIds()
 _frozen = False
 
 
-def storage_of(place: Place) -> Storage:
-    """The storage of a place, opened once in each worker process."""
-    key = (place.url, repr(sorted(place.options.items())))
-    found = _storages.get(key)
-    if found is None:
-        found = _storages[key] = open_storage(place.url, options=dict(place.options) or None)
-    return found
-
-
-def source_of(place: Place, pipeline: str) -> RunSource:
+def source_of(place: StorageLocation, pipeline: str) -> RunSource:
     """Open runs of a pipeline, kept open between epochs."""
-    key = (place.url, repr(sorted(place.options.items())), pipeline)
+    key = (*place.key, pipeline)
     found = _sources.get(key)
     if found is None:
         cache = None
@@ -254,7 +215,10 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
     for target in spec.targets:
         table = late if target.late else changes
         if table is not None and table.num_rows:
-            staged.append(_stage(spec, job, partition, target, table))
+            directory = job.staging[target.sink]
+            staged.append(
+                stage_rows(target, directory, partition, table, ids=_ids, durable=spec.durable)
+            )
     control = Control(spec.name, partition, runs, staged, counters, counts)
     data = msgspec.json.encode(control)
     if not spec.emit:
@@ -283,19 +247,28 @@ def _work(
     for name, schema in work.traces.items():
         kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
         opened[name] = kind.open(
-            job.runs.get(name, ()), source, schema, partition=partition,
-            partitions=spec.partitions, time_bound_us=bounds.get(name),
-        )  # fmt: skip
+            job.runs.get(name, ()),
+            source,
+            schema,
+            partition=partition,
+            partitions=spec.partitions,
+            time_bound_us=bounds.get(name),
+        )
     wanted = spec.emit or any(not target.late for target in spec.targets)
     context = EpochContext(job.epoch, job.watermark_us, job.previous_watermark_us, wanted)
     result = work.process(rows, opened, context)
     runs = []
     for name, update in result.updates.items():
         target = RunTarget(
-            checkpoint=CheckpointId(job.checkpoint), operator=name, partition=partition,
-            partitions=spec.partitions, attempt=_ids.token(), epoch=Epoch(job.epoch),
-            base=CheckpointId(job.parent) if job.parent else None, pipeline=spec.pipeline,
-        )  # fmt: skip
+            checkpoint=CheckpointId(job.checkpoint),
+            operator=name,
+            partition=partition,
+            partitions=spec.partitions,
+            attempt=_ids.token(),
+            epoch=Epoch(job.epoch),
+            base=CheckpointId(job.parent) if job.parent else None,
+            pipeline=spec.pipeline,
+        )
         run = opened[name].apply(update, storage, target) if update.num_rows else None
         if run is not None:
             runs.append(run)
@@ -304,19 +277,3 @@ def _work(
     after = work.bounds_us(job.watermark_us) if job.watermark_us is not None else bounds
     counts = {name: opened[name].change(after.get(name)) for name in opened}
     return result, runs, {name: change for name, change in counts.items() if any(change)}
-
-
-def _stage(spec: StageSpec, job: StageJob, partition: int, target: Target, changes: Any) -> Staged:
-    """Write the changes as one Parquet file below the sink's staging directory."""
-    storage = storage_of(target.place)
-    path = f"{job.staging[target.sink]}/part-{partition:05d}-{_ids.token()}.parquet"
-    table = pa.Table.from_batches([changes]) if isinstance(changes, pa.RecordBatch) else changes
-    names = ["_weight" if name == WEIGHT else name for name in table.schema.names]
-    writer = ArtifactWriter(storage, path)
-    with writer:
-        pq.write_table(
-            table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd"
-        )
-    if spec.durable:
-        storage.barrier([path])
-    return Staged(target.sink, path, writer.size, writer.sha256, table.num_rows)

@@ -107,8 +107,7 @@ def explainer(readers: Mapping[str, Any], spark: Any) -> Explain:
 
     def explain(url: str) -> Mapping[str, object] | None:
         for reader in readers.values():
-            known = getattr(reader, "explain", None)
-            facts: Mapping[str, object] | None = known(spark, url) if known else None
+            facts: Mapping[str, object] | None = reader.explain(spark, url)
             if facts is not None:
                 return facts
         return None

@@ -7,6 +7,8 @@ print.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,6 +22,36 @@ _memory: dict[str, MemoryStorage] = {}
 _memory_lock = threading.Lock()
 
 OBJECT_SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+
+
+@dataclass(frozen=True)
+class StorageLocation:
+    """A storage that a process opens by itself; options may hold secrets and are never stored.
+
+    cache: a directory for what is read of a remote storage, up to `cache_bytes_max`.
+    """
+
+    url: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    cache: str | None = None
+    cache_bytes_max: int = 8 << 30
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells two locations apart."""
+        return self.url, repr(sorted(self.options.items()))
+
+
+_opened: dict[tuple[str, str], Storage] = {}
+
+
+def storage_of(location: StorageLocation) -> Storage:
+    """The storage of a location, opened once in each process."""
+    storage = _opened.get(location.key)
+    if storage is None:
+        storage = open_storage(location.url, options=dict(location.options) or None)
+        _opened[location.key] = storage
+    return storage
 
 
 def open_storage(

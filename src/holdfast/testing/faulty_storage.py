@@ -48,9 +48,13 @@ class Fault:
         unknown = sorted(set(self.operations or ()) - set(OPERATIONS))
         if unknown or self.nth < 0 or self.times < 1:
             raise InvalidInputError(
-                "this fault can never happen", kind="invalid_fault", operations=",".join(unknown),
-                nth=self.nth, times=self.times, remedy=f"operations are {', '.join(OPERATIONS)}",
-            )  # fmt: skip
+                "this fault can never happen",
+                kind="invalid_fault",
+                operations=",".join(unknown),
+                nth=self.nth,
+                times=self.times,
+                remedy=f"operations are {', '.join(OPERATIONS)}",
+            )
 
     def error(self, operation: str, path: str) -> StorageError:
         """The error that a real storage would raise."""
@@ -59,18 +63,29 @@ class Fault:
         if self.kind == "enospc":
             # Where a write may have happened, trying again proves nothing about it.
             return StorageError(
-                os.strerror(errno.ENOSPC), kind="disk_full", retryable=not self.after,
-                took_effect=known, remedy="free some space, then try again", **facts,
-            )  # fmt: skip
+                os.strerror(errno.ENOSPC),
+                kind="disk_full",
+                retryable=not self.after,
+                took_effect=known,
+                remedy="free some space, then try again",
+                **facts,
+            )
         if self.kind == "eio":
             return StorageError(
-                os.strerror(errno.EIO), kind="io_error", took_effect=known,
-                remedy="the disk reports an error: look at the system log", **facts,
-            )  # fmt: skip
+                os.strerror(errno.EIO),
+                kind="io_error",
+                took_effect=known,
+                remedy="the disk reports an error: look at the system log",
+                **facts,
+            )
         return StorageError(
-            "no answer", kind="unreachable", retryable=True, took_effect=None,
-            remedy="check the network, then try again", **facts,
-        )  # fmt: skip
+            "no answer",
+            kind="unreachable",
+            retryable=True,
+            took_effect=None,
+            remedy="check the network, then try again",
+            **facts,
+        )
 
 
 class FaultyDisk(Disk):

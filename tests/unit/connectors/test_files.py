@@ -63,7 +63,7 @@ class Stored:
         if position.log:
             self.files = [SimpleNamespace(path=position.log, sha256=sha256_hex(data))]
         storage = SimpleNamespace(get=lambda path, bytes_max: data)
-        self.home = SimpleNamespace(storage=storage, file=lambda file: file.path)
+        self.directory = SimpleNamespace(storage=storage, file=lambda file: file.path)
 
     def source(self, name: str):
         del name

@@ -7,11 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.parquet.sink import Parquet
-from holdfast.connectors.sink_api import token_text
 from holdfast.errors import NotFoundError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.runtime.task import Staged
 from holdfast.storage import open_storage
 
 
@@ -32,7 +31,7 @@ def stage(writer, storage, epoch: int, values: list[int]) -> PendingToken:
     data = sink.getvalue().to_pybytes()
     for name in ("part-00000-a.parquet", "part-00000-lost.parquet"):
         storage.put(f"{directory}/{name}", data)
-    file = Staged("out", f"{directory}/part-00000-a.parquet", len(data), "", len(values))
+    file = StagedFile("out", f"{directory}/part-00000-a.parquet", len(data), "", len(values))
     return PendingToken(
         checkpoint, Epoch(epoch), "out", token_text(directory, [file]), "retracts", "pending"
     )

@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.parquet.folding import Directory, plan_folds
 from holdfast.connectors.parquet.sink import Parquet
-from holdfast.connectors.sink_api import token_text
 from holdfast.errors import InvalidInputError
 from holdfast.format.owner import new_owner
 from holdfast.ids import Epoch, SeededIds
-from holdfast.runtime.task import Staged
 from holdfast.storage import open_storage
 from holdfast.testing import SimulatedCrash, crash_at
 
@@ -35,7 +34,7 @@ def publish(writer, path, epoch: int, values: list[int]) -> PendingToken:
     data = sink.getvalue().to_pybytes()
     name = f"{directory}/part-00000-{epoch}.parquet"
     open_storage(str(path)).put(name, data)
-    text = token_text(directory, [Staged("out", name, len(data), "", len(values))])
+    text = token_text(directory, [StagedFile("out", name, len(data), "", len(values))])
     token = PendingToken(checkpoint, Epoch(epoch), "out", text, "retracts", "pending")
     writer.commit(token)
     return token
@@ -44,8 +43,8 @@ def publish(writer, path, epoch: int, values: list[int]) -> PendingToken:
 def opened(path, **options):
     """A writer that owns its output."""
     writer = Parquet(str(path), **options).open("out", "p", None, None)
-    found = writer.look(None)
-    writer.own(found.owner or new_owner("lineage", "p", "out"))
+    found = writer.inspect(None)
+    writer.claim(found.owner or new_owner("lineage", "p", "out"))
     return writer
 
 
@@ -101,8 +100,8 @@ def test_readers_see_every_row_once_while_directories_are_folded(tmp_path) -> No
         for epoch in range(60):
             publish(writer, path, epoch, [epoch])
             done[0] = epoch + 1
-            if writer.fold_due(epoch - 3):
-                writer.fold(epoch - 3, every=4)
+            if writer.compaction_due(epoch - 3):
+                writer.compact(epoch - 3, requested=False)
     finally:
         stop.set()
         reader.join()
@@ -123,10 +122,10 @@ def test_an_output_with_a_policy_is_a_link_from_the_beginning(tmp_path, monkeypa
     for epoch in range(5):
         publish(writer, path, epoch, [epoch])
     assert path.is_symlink()
-    writer.fold(4, every=2)
+    writer.compact(4, requested=False)
     assert rows(path) == Counter(range(5)) and len(directories(path)) == 1
     writer = opened(path)
-    assert writer.look(4).whole
+    assert writer.inspect(4).whole
 
 
 @pytest.mark.parametrize("point", POINTS)
@@ -138,16 +137,16 @@ def test_a_crash_at_every_step_of_a_fold_leaves_all_rows(tmp_path, point) -> Non
         publish(writer, path, epoch, [epoch, epoch + 100])
     want = Counter([*range(6), *range(100, 106)])
     with pytest.raises(SimulatedCrash), crash_at(point):
-        writer.fold(4, every=None)
+        writer.compact(4, requested=True)
     assert rows(path) == want
     writer = opened(path)
     writer.remove_stale_staging([])
-    writer.fold(4, every=None)
+    writer.compact(4, requested=True)
     assert rows(path) == want
     assert directories(path) == [4, 5]
-    found = writer.look(4)
+    found = writer.inspect(4)
     assert found.owner.folds == [(0, 4)] and found.whole and found.retractable
-    assert not writer.look(3).retractable
+    assert not writer.inspect(3).retractable
     token = publish(writer, path, 6, [6])
     writer.commit(token)
     writer.retract(4)
@@ -169,7 +168,7 @@ def test_old_trees_go_after_the_grace_period_and_staged_rows_stay(tmp_path) -> N
             want.update(values)
         staged = writer.staging("waiting")[1]
         open_storage(str(path)).put(f"{staged}/part-1.parquet", b"rows")
-        writer.fold(turn * 3 + 1, every=None)
+        writer.compact(turn * 3 + 1, requested=True)
         assert (path / staged / "part-1.parquet").read_bytes() == b"rows"
         assert rows(path) == want
     writer.remove_stale_staging(["waiting"])

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint import PendingToken
+from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.parquet.sink import Parquet
 from holdfast.connectors.parquet_upsert import apply_changes, bucket_of
-from holdfast.connectors.sink_api import token_text
 from holdfast.errors import CorruptionError, InvalidInputError, RefusedError
 from holdfast.ids import Epoch, SeededIds
-from holdfast.runtime.task import Place, Staged
 from holdfast.storage import open_storage
+from holdfast.storage.open import StorageLocation
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("_weight", pa.int64())])
 
@@ -27,7 +27,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("x", pa.float64()), ("_weight", pa.int6
 @pytest.fixture(params=["disk", "s3"])
 def world(request, tmp_path):
     """(sink, staging place, reader of the output)."""
-    store = Place(str(tmp_path / "store"))
+    store = StorageLocation(str(tmp_path / "store"))
     if request.param == "disk":
         sink = Parquet(str(tmp_path / "out"), mode="upsert")
 
@@ -52,7 +52,7 @@ def _counted(table) -> Counter:
     return Counter((row["k"], str(row["x"])) for row in table.to_pylist())
 
 
-def token_of(writer, store: Place, epoch: int, rows: list[tuple]) -> PendingToken:
+def token_of(writer, store: StorageLocation, epoch: int, rows: list[tuple]) -> PendingToken:
     """Stage changes as a task would."""
     checkpoint = SeededIds(epoch).checkpoint_id(0)
     storage = open_storage(store.url)
@@ -64,7 +64,7 @@ def token_of(writer, store: Place, epoch: int, rows: list[tuple]) -> PendingToke
     data = sink.getvalue().to_pybytes()
     path = f"{directory}/part-00000-a.parquet"
     storage.put(path, data)
-    text = token_text(directory, [Staged("out", path, len(data), "", len(rows))])
+    text = token_text(directory, [StagedFile("out", path, len(data), "", len(rows))])
     return PendingToken(checkpoint, Epoch(epoch), "out", text, "retracts", "pending")
 
 
@@ -103,7 +103,10 @@ def test_the_output_is_the_rows_as_they_are_now(world) -> None:
 
 def test_going_back_shows_the_version_of_that_epoch(tmp_path) -> None:
     """A fall-back to an older checkpoint takes newer versions back; too far back is refused."""
-    sink, store = Parquet(str(tmp_path / "out"), mode="upsert"), Place(str(tmp_path / "store"))
+    sink, store = (
+        Parquet(str(tmp_path / "out"), mode="upsert"),
+        StorageLocation(str(tmp_path / "store")),
+    )
     writer = sink.open("out", "p", store, None)
     for epoch in (2, 4, 6):
         writer.commit(token_of(writer, store, epoch, [("a", float(epoch), 1)]))
@@ -120,7 +123,10 @@ def test_going_back_shows_the_version_of_that_epoch(tmp_path) -> None:
 
 def test_a_version_that_was_not_finished_is_made_again(tmp_path) -> None:
     """A crash between the version and the link leaves the old one showing and is repaired."""
-    sink, store = Parquet(str(tmp_path / "out"), mode="upsert"), Place(str(tmp_path / "store"))
+    sink, store = (
+        Parquet(str(tmp_path / "out"), mode="upsert"),
+        StorageLocation(str(tmp_path / "store")),
+    )
     writer = sink.open("out", "p", store, None)
     writer.commit(token_of(writer, store, 1, [("a", 1.0, 1)]))
     token = token_of(writer, store, 2, [("a", 1.0, -1), ("a", 2.0, 1)])
@@ -147,7 +153,9 @@ def test_a_place_with_other_files_and_unknown_modes_are_refused(tmp_path) -> Non
     """An existing directory is not taken over."""
     (tmp_path / "out").mkdir()
     with pytest.raises(RefusedError):
-        Parquet(str(tmp_path / "out"), mode="upsert").open("o", "p", Place(str(tmp_path)), None)
+        Parquet(str(tmp_path / "out"), mode="upsert").open(
+            "o", "p", StorageLocation(str(tmp_path)), None
+        )
     with pytest.raises(InvalidInputError):
         Parquet(str(tmp_path / "out"), mode="merge")
 

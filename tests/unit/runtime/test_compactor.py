@@ -11,7 +11,7 @@ import pytest
 from holdfast.ids import CheckpointId, Epoch, SeededIds
 from holdfast.runtime import compactor as merging
 from holdfast.runtime.compactor import Compactor
-from holdfast.runtime.task import Place, source_of, storage_of
+from holdfast.runtime.task import source_of
 from holdfast.state import (
     CompactionPolicy,
     LatestPartition,
@@ -21,6 +21,7 @@ from holdfast.state import (
     vnodes_of,
 )
 from holdfast.state.partition import layers, run_slices, runs_by_partition
+from holdfast.storage.open import StorageLocation, storage_of
 
 SCHEMA = TraceSchema.latest(pa.schema([("k", pa.int64())]), pa.schema([("n", pa.int64())]))
 POLICY = CompactionPolicy(fanout=3, runs_max=4)
@@ -33,7 +34,7 @@ class Trace:
     """A trace of some partitions, and a merger beside it."""
 
     def __init__(self, partitions: int) -> None:
-        self.place, self.partitions = Place(f"memory://merger{next(numbers)}"), partitions
+        self.place, self.partitions = StorageLocation(f"memory://merger{next(numbers)}"), partitions
         self.ids = SeededIds(1)
         self.runs = {"t": []}
         self.compactor = Compactor(

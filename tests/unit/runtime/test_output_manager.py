@@ -9,15 +9,15 @@ import pytest
 from holdfast import Settings
 from holdfast.checkpoint import Part, open_store, topology
 from holdfast.clock import ManualClock
+from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.function import Function
 from holdfast.connectors.parquet.sink import Parquet
-from holdfast.connectors.sink_api import token_text
 from holdfast.errors import HoldfastError, RefusedError, StorageError
 from holdfast.format.position import CounterPosition
 from holdfast.runtime.output_manager import Outputs
 from holdfast.runtime.outputs import OWNED, history_of
 from holdfast.runtime.quarantine import Quarantine
-from holdfast.runtime.task import Place, Staged, storage_of
+from holdfast.storage.open import StorageLocation, storage_of
 from holdfast.testing import SimulatedCrash, crash_at
 
 SHAPE = topology(
@@ -33,7 +33,7 @@ class World:
 
     def __init__(self, home, calls=None) -> None:
         self.home, self.clock = home, ManualClock()
-        self.place = Place(str(home / "cp"))
+        self.place = StorageLocation(str(home / "cp"))
         self.calls = calls if calls is not None else []
         self.sinks = {
             "log": Parquet(str(home / "log")),
@@ -77,7 +77,7 @@ class World:
             path = f"{directory}/part-0-{checkpoint}.parquet"
             storage_of(place).put(path, sink.getvalue().to_pybytes())
             draft.stage_sink(
-                name, token_text(directory, [Staged(name, path, 1, "", 1)]), replay="retracts"
+                name, token_text(directory, [StagedFile(name, path, 1, "", 1)]), replay="retracts"
             )
         self.store.commit(draft)
 
@@ -121,7 +121,7 @@ def test_rows_are_published_then_recorded_then_settled(world) -> None:
         with crash_at(point), pytest.raises(SimulatedCrash):
             world.store.publish_pending(outputs.handlers)
         assert world.statuses()["log"] == "pending"
-        record = world.sinks["log"].open("log", "p", None, None).look(None).owner
+        record = world.sinks["log"].open("log", "p", None, None).inspect(None).owner
         behind = point == "output.after_rows"
         assert record.epoch == int(world.store.current.epoch) - behind
         world.open()

@@ -13,14 +13,15 @@ import pytest
 
 import holdfast as hf
 from holdfast.checkpoint import PendingToken
-from holdfast.connectors.sink_api import token_text
+from holdfast.connectors.base import OutputState, StagedFile, token_text
+from holdfast.connectors.locations import identity
 from holdfast.errors import CorruptionError, HoldfastError, RefusedError
 from holdfast.format.owner import Owner, new_owner, owner_bytes, parse_owner
 from holdfast.ids import Epoch, SeededIds
-from holdfast.runtime.locations import check_locations, identity
-from holdfast.runtime.outputs import Found, History, decide, published_text
-from holdfast.runtime.task import Place, Staged
+from holdfast.runtime.locations import check_locations
+from holdfast.runtime.outputs import History, decide, published_text
 from holdfast.storage import open_storage
+from holdfast.storage.open import StorageLocation
 
 HISTORY = History(
     "L",
@@ -39,11 +40,11 @@ def owner(**fields) -> Owner:
     return msgspec.structs.replace(new_owner("L", "p", "s"), **fields)
 
 
-def found(record: Owner | None = None, epochs=(5, 6), **fields) -> Found:
-    return Found("out", owner=record, epochs=epochs, empty=not epochs, **fields)
+def found(record: Owner | None = None, epochs=(5, 6), **fields) -> OutputState:
+    return OutputState("out", owner=record, epochs=epochs, empty=not epochs, **fields)
 
 
-def verdict(seen: Found, history: History = HISTORY, **wishes) -> str:
+def verdict(seen: OutputState, history: History = HISTORY, **wishes) -> str:
     """The action, or the kind of the refusal."""
     try:
         return decide("s", seen, history, **wishes).action
@@ -109,12 +110,12 @@ def changed(history: History, facts: dict) -> History:
 
 def test_a_shared_output_is_never_rebuilt_over_rows_of_others() -> None:
     """A journal that is behind is refused; an empty one is filled."""
-    behind = Found("j", owner=owner(epoch=5, checkpoint="c5"), empty=False, shared=True)
+    behind = OutputState("j", owner=owner(epoch=5, checkpoint="c5"), empty=False, shared=True)
     assert verdict(behind) == "output_behind"
     assert verdict(behind, wish="adopt") == "claim"
-    foreign = Found("j", owner=owner(lineage="other"), empty=False, shared=True)
+    foreign = OutputState("j", owner=owner(lineage="other"), empty=False, shared=True)
     assert verdict(foreign, wish="adopt") == "claim"
-    assert verdict(Found("j", empty=True, shared=True)) == "rebuild"
+    assert verdict(OutputState("j", empty=True, shared=True)) == "rebuild"
 
 
 def test_a_first_run_claims_what_is_empty_and_nothing_else() -> None:
@@ -125,7 +126,7 @@ def test_a_first_run_claims_what_is_empty_and_nothing_else() -> None:
     assert verdict(found(owner(lineage="other"), ()), fresh) == "output_owned"
     assert verdict(found(None, (3,)), new=True) == "output_not_empty"
     assert verdict(found(owner()), new=True) == "rebuild"
-    assert verdict(Found("j", empty=False, shared=True), fresh) == "claim"
+    assert verdict(OutputState("j", empty=False, shared=True), fresh) == "claim"
 
 
 def test_wishes_are_followed_by_name_only() -> None:
@@ -155,7 +156,7 @@ def test_an_owner_record_is_sealed(tmp_path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "_holdfast.json").write_bytes(data[:-2])
     with pytest.raises(CorruptionError) as caught:
-        hf.sinks.Parquet(str(tmp_path / "out")).open("s", "p", None, None).look(None)
+        hf.sinks.Parquet(str(tmp_path / "out")).open("s", "p", None, None).inspect(None)
     assert "adopt" in caught.value.remedy
 
 
@@ -176,29 +177,29 @@ def test_one_place_has_one_identity(tmp_path, monkeypatch) -> None:
 
 def test_a_journal_has_one_owner_for_each_sink(tmp_path) -> None:
     """Several sinks append to one journal; one name in it belongs to one pipeline."""
-    place = Place(str(tmp_path / "store"))
+    place = StorageLocation(str(tmp_path / "store"))
     sink = hf.sinks.Journal(tmp_path / "j", entity="=e", kind="=k")
     writers = {name: sink.open(name, "p", place, None) for name in ("a", "b")}
     for name, writer in writers.items():
-        seen = writer.look(None)
+        seen = writer.inspect(None)
         assert seen.owner is None and seen.empty == (name == "a") and seen.shared
-        writer.own(new_owner("L", "p", name))
+        writer.claim(new_owner("L", "p", name))
         token = staged(writer, place, 1)
         writer.commit(token)
         writer.commit(token)
-        assert writer.stand()[0] == 1
-    other = sink.open("a", "q", place, None).look(None)
+        assert writer.extent()[0] == 1
+    other = sink.open("a", "q", place, None).inspect(None)
     with pytest.raises(RefusedError) as caught:
         decide("a", other, History("other", "q"))
     assert caught.value.kind == "output_owned"
-    assert sink.open("c", "q", place, None).look(None).owner is None
+    assert sink.open("c", "q", place, None).inspect(None).owner is None
     from holdfast.journal import JournalReader
 
     with JournalReader(tmp_path / "j") as journal:
         assert len(journal.view()) == 4
 
 
-def staged(writer, place: Place, epoch: int, rows=({"x": 1}, {"x": 2})) -> PendingToken:
+def staged(writer, place: StorageLocation, epoch: int, rows=({"x": 1}, {"x": 2})) -> PendingToken:
     """Stage rows as a task would."""
     checkpoint = SeededIds(epoch).checkpoint_id(0)
     _, directory = writer.staging(checkpoint)
@@ -206,35 +207,35 @@ def staged(writer, place: Place, epoch: int, rows=({"x": 1}, {"x": 2})) -> Pendi
     pq.write_table(pa.Table.from_pylist(list(rows)), sink)
     data = sink.getvalue().to_pybytes()
     open_storage(place.url).put(f"{directory}/part-0.parquet", data)
-    text = token_text(directory, [Staged("s", f"{directory}/part-0.parquet", len(data), "", 2)])
+    text = token_text(directory, [StagedFile("s", f"{directory}/part-0.parquet", len(data), "", 2)])
     return PendingToken(checkpoint, Epoch(epoch), "s", text, "retracts", "pending")
 
 
 @pytest.mark.parametrize("kind", ["disk", "s3"])
 def test_an_upsert_output_is_replaced_from_scratch(tmp_path, request, kind) -> None:
     """After a rebuild only the new rows are there, however often it is repeated."""
-    place = Place(str(tmp_path / "store"))
+    place = StorageLocation(str(tmp_path / "store"))
     url, options = str(tmp_path / "out"), None
     if kind == "s3":
         url, options = request.getfixturevalue("s3_url"), request.getfixturevalue("s3_options")
     sink = hf.sinks.Parquet(url, mode="upsert", storage_options=options)
     writer = sink.open("s", "p", place, None)
-    writer.look(None)
-    writer.own(new_owner("L", "p", "s"))
+    writer.inspect(None)
+    writer.claim(new_owner("L", "p", "s"))
     for epoch in range(1, 4):
         writer.commit(staged(writer, place, epoch, [{"x": n} for n in range(epoch * 9)]))
     again = staged(writer, place, 5, [{"x": 77}])
     for _ in range(2):
         writer.replace(again)
-    parts, version = writer.stand()
+    parts, version = writer.extent()
     assert (parts, version) == ((1 if kind == "s3" else len(os.listdir(url))), 5)
     assert read(url, options) == [77]
-    record = writer.own(owner(epoch=5, checkpoint="c5", parts=parts, version=version))
-    seen = sink.open("s", "p", place, None).look(5)
+    record = writer.claim(owner(epoch=5, checkpoint="c5", parts=parts, version=version))
+    seen = sink.open("s", "p", place, None).inspect(5)
     assert seen.owner == record and seen.whole and seen.retractable and seen.epochs == (5,)
-    assert not sink.open("s", "p", place, None).look(3).retractable
+    assert not sink.open("s", "p", place, None).inspect(3).retractable
     writer.clear()
-    assert not sink.open("s", "p", place, None).look(5).whole
+    assert not sink.open("s", "p", place, None).inspect(5).whole
     assert read(url, options) == []
 
 
@@ -339,7 +340,7 @@ def test_a_kept_or_strange_output_is_not_filled_or_mixed() -> None:
         assert verdict(strange, wish=wish) == "output_not_empty"
         assert verdict(strange, History("L", "p"), wish=wish) == "output_not_empty"
         assert verdict(replace(found(owner()), strange=True), wish=wish) != "output_not_empty"
-    journal = Found("j", empty=False, shared=True)
+    journal = OutputState("j", empty=False, shared=True)
     assert verdict(journal, new=True, wish="adopt") == "rebuild"
     assert verdict(journal, new=True, wish="keep") == "claim"
 

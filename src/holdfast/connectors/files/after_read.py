@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 from holdfast.connectors.files.file_log import Seen
-from holdfast.connectors.files.listing import is_hidden, stat_entry
+from holdfast.connectors.files.listing import stat_entry
+from holdfast.connectors.locations import is_hidden
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.storage import Storage
 from holdfast.storage.open import OBJECT_SCHEMES

@@ -201,7 +201,9 @@ class FileLog:
         )
 
 
-def slices(entries: Sequence[Entry], files_max: int, bytes_max: int) -> list[tuple[Entry, ...]]:
+def file_groups(
+    entries: Sequence[Entry], files_max: int, bytes_max: int
+) -> list[tuple[Entry, ...]]:
     """Files in pieces that keep to the limits; at least one file each."""
     pieces: list[tuple[Entry, ...]] = []
     piece: list[Entry] = []

@@ -21,21 +21,13 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 
 from holdfast.clock import Clock
+from holdfast.connectors.locations import is_hidden, is_hidden_name
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.storage import Entry, StorageReader
 from holdfast.storage.local.errors import translate
 
 _TRUSTED_NS = 2_000_000_000  # coarser clocks of file systems are not older than this
 _DEPTH_MAX = 64
-
-
-def is_hidden(path: str) -> bool:
-    """Whether Spark would not see a file, by any part of its path."""
-    return any(_is_hidden_name(part) for part in path.split("/"))
-
-
-def _is_hidden_name(name: str) -> bool:
-    return name[:1] == "." or (name[:1] == "_" and "=" not in name) or name.endswith("._COPYING_")
 
 
 def matches(pattern: str | None, path: str) -> bool:
@@ -67,7 +59,7 @@ class _Directory:
 
 
 @dataclass
-class Listing:
+class FileListing:
     """What one look at the directory found."""
 
     ready: list[Entry] = field(default_factory=list)
@@ -97,12 +89,12 @@ class Lister:
 
     def look(
         self, known: Known, *, check: Callable[[Entry], None] | None, after: str | None = None
-    ) -> Listing:
+    ) -> FileListing:
         """Files that are not known. check: called for each known one, where that is due.
 
         after: names up to this one do not matter (files that come in the order of their names).
         """
-        listing = Listing()
+        listing = FileListing()
         young: dict[str, tuple[int, int, int]] = {}
         if self._root is None:
             entries: Iterator[Entry] = self._remote(after)
@@ -135,7 +127,7 @@ class Lister:
             directory, prefix = waiting.pop()
             for entry in _scan(directory):
                 path = prefix + entry.name
-                if _is_hidden_name(entry.name):
+                if is_hidden_name(entry.name):
                     continue
                 if _is_directory(entry):
                     waiting.append((entry.path, f"{path}/"))
@@ -186,7 +178,7 @@ class Lister:
         directory: str,
         prefix: str,
         known: Known,
-        listing: Listing,
+        listing: FileListing,
         *,
         checking: bool,
         depth: int = 0,
@@ -232,7 +224,7 @@ class Lister:
             path = prefix + entry.name
             if skip is not None and skip(path):
                 continue  # first of all: nearly every name is known
-            if _is_hidden_name(entry.name):
+            if is_hidden_name(entry.name):
                 continue
             if _is_directory(entry):
                 kept.children.append((entry.path, f"{path}/"))
@@ -240,7 +232,7 @@ class Lister:
                 yield path, entry
 
     def _entry(
-        self, entry: os.DirEntry[str], path: str, kept: _Directory, listing: Listing
+        self, entry: os.DirEntry[str], path: str, kept: _Directory, listing: FileListing
     ) -> Entry | None:
         if not _is_text(path):
             listing.unreadable.append(os.fsencode(path).decode("utf-8", "backslashreplace"))

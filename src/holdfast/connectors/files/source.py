@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
+from holdfast.connectors.base import Backlog, Source, SourceReader, Split
 from holdfast.connectors.files.after_read import AfterRead, Cleaner, checked_archive
 from holdfast.connectors.files.bad_records import bad_record
-from holdfast.connectors.files.file_log import FileLog, Seen, content_digest, slices
+from holdfast.connectors.files.file_log import FileLog, Seen, content_digest, file_groups
 from holdfast.connectors.files.formats import FormatGuess, checked_format, checked_options
 from holdfast.connectors.files.frames import FileFrames, footer_rows
-from holdfast.connectors.files.listing import Lister, Listing, stat_entry
-from holdfast.connectors.source_api import Backlog, Slice
+from holdfast.connectors.files.listing import FileListing, Lister, stat_entry
+from holdfast.connectors.locations import Location, Use
 from holdfast.durations import duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
@@ -44,7 +45,7 @@ _FOOTERS_MAX = 64
 _CHECK_EVERY_MS = 60_000
 
 
-class Files:
+class Files(Source):
     """Parquet, JSON or CSV files below a directory or prefix.
 
     schema: as SQL writes it, `customer string, amount double`, or a `StructType`. Never guessed: a
@@ -67,7 +68,7 @@ class Files:
         "keep" what was read and leave the new bytes unread.
     """
 
-    what = "files"
+    kind = "files"
 
     def __init__(
         self,
@@ -141,12 +142,18 @@ class Files:
         """A DataFrame of the right shape without rows."""
         return spark.createDataFrame([], self.schema_text)
 
+    def locations(self) -> list[Location]:
+        """The directory, and where files go that were read."""
+        use: Use = "reads" if self.after_read == "keep" else "consumes"
+        directory = Location(self.path, use, self.pattern)
+        return [directory, *([Location(self.archive, "archives")] if self.archive else [])]
+
     def open(self, name: str) -> FilesReader:
         """Begin with every file unread."""
         return FilesReader(name, self)
 
 
-class FilesReader:
+class FilesReader(SourceReader):
     """A directory while the pipeline runs."""
 
     def __init__(self, name: str, source: Files) -> None:
@@ -213,7 +220,7 @@ class FilesReader:
 
     # Slices
 
-    def plan(self, after: Slice | None = None) -> Slice | None:
+    def plan(self, after: Split | None = None) -> Split | None:
         """The oldest unread files, as many as the limits allow; at least one."""
         busy = {entry.path for entry in after.detail} if after is not None else set()
         entries = self._fresh(busy)
@@ -229,9 +236,9 @@ class FilesReader:
                 break
             self._source.clock.sleep_ms(listing.young_ms)
         size = sum(entry.size for entry in entries)
-        return Slice(self._name, None, size, entries) if entries else None
+        return Split(self._name, None, size, entries) if entries else None
 
-    def _look(self) -> Listing:
+    def _look(self) -> FileListing:
         """List the directory; known files are checked when a run starts, and once a minute."""
         now_ms = self._source.clock.monotonic_ms()
         due = self._checked_ms is None or now_ms - self._checked_ms >= _CHECK_EVERY_MS
@@ -250,7 +257,7 @@ class FilesReader:
         """The next slice of files that are as they were listed; others are listed again."""
         unread = [entry for entry in self._waiting if entry.path not in busy]
         while unread:
-            piece = slices(
+            piece = file_groups(
                 unread[: self._source.files_max], self._source.files_max, self._source.bytes_max
             )[0]
             entries = [(entry, self._lister.again(entry)) for entry in piece]
@@ -261,7 +268,7 @@ class FilesReader:
             self._waiting = [entry for entry in self._waiting if entry.path not in moved]
         return ()
 
-    def _refuse_unreadable(self, listing: Listing) -> None:
+    def _refuse_unreadable(self, listing: FileListing) -> None:
         if listing.unreadable:
             raise InvalidInputError(
                 "a file has a name that is no text, so Spark cannot open it",
@@ -304,7 +311,7 @@ class FilesReader:
         except OSError:
             return ""  # gone or unreadable by now: nothing to compare with
 
-    def read(self, spark: Any, piece: Slice) -> Any:
+    def read(self, spark: Any, split: Split) -> Any:
         """The rows of some files."""
         if self._frames is None:
             base = self._root or self._source.path.rstrip("/")
@@ -318,11 +325,11 @@ class FilesReader:
                 format=self._guess.format,
                 options=self._source.options,
             )
-        return self._frames.read(spark, [entry.path for entry in piece.detail])
+        return self._frames.read(spark, [entry.path for entry in split.detail])
 
-    def advance(self, piece: Slice) -> None:
+    def advance(self, split: Split) -> None:
         """These files were read; one that changed meanwhile may have been read in part."""
-        for entry in piece.detail:
+        for entry in split.detail:
             digest = self._digest(entry)
             now = self._lister.again(entry)
             if now is not None and now != entry:
@@ -337,12 +344,12 @@ class FilesReader:
                     "elsewhere and rename them, or raise min_age_ms",
                 )
             self._log.add(Seen(entry.path, entry.size, entry.modified_us or 0, digest))
-        done = {entry.path for entry in piece.detail}
+        done = {entry.path for entry in split.detail}
         self._waiting = [entry for entry in self._waiting if entry.path not in done]
 
-    def rows_read(self, piece: Slice, scans: Sequence[Scan]) -> int | None:
+    def rows_read(self, split: Split, scans: Sequence[Scan]) -> int | None:
         """How many rows a slice had, from what Spark has counted; None where it has not."""
-        paths = {entry.path for entry in piece.detail}
+        paths = {entry.path for entry in split.detail}
         found: dict[tuple[str, int], Scan] = {}
         for scan in scans:
             if self._path_of(scan.url) in paths:
@@ -357,7 +364,7 @@ class FilesReader:
             return footer_rows([f"{self._root}/{path}" for path in paths]) or counted
         return counted
 
-    def history(self) -> list[Slice]:
+    def history(self) -> list[Split]:
         """All files that were read, if every one is still there and unchanged."""
         there = {
             seen.path: stat_entry(self._root, seen.path) if self._root else None
@@ -380,8 +387,8 @@ class FilesReader:
         entries = [entry for seen in self._log.order if (entry := there[seen.path]) is not None]
         for entry in entries:
             self._check_known(entry)
-        pieces = slices(entries, self._source.files_max, self._source.bytes_max)
-        return [Slice(self._name, None, sum(e.size for e in some), some) for some in pieces]
+        pieces = file_groups(entries, self._source.files_max, self._source.bytes_max)
+        return [Split(self._name, None, sum(e.size for e in some), some) for some in pieces]
 
     def backlog(self) -> Backlog:
         """Bytes."""

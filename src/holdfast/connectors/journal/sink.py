@@ -21,29 +21,35 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
-from holdfast.connectors.owner_record import put_owner, read_owner
+from holdfast.connectors.base import (
+    OutputState,
+    OutputWriter,
+    Sink,
+    parse_token,
+    put_owner,
+    read_owner,
+    remove_staging,
+    staging_root,
+)
+from holdfast.connectors.locations import Location
 from holdfast.connectors.payload.encode import is_scalar, json_texts, plain_texts, refuse_types
-from holdfast.connectors.sink_api import parse_token, tidy_staging
 from holdfast.errors import ConflictError, InvalidInputError
-from holdfast.format.documents import Replay
 from holdfast.format.owner import NOTHING, Owner
-from holdfast.runtime.graph import WEIGHT
-from holdfast.runtime.outputs import Found
-from holdfast.runtime.task import Place, storage_of
+from holdfast.operators.base import WEIGHT
 from holdfast.storage import Storage, open_storage
+from holdfast.storage.open import StorageLocation, storage_of
 
 PIECE_BYTES = 32 << 20
 
 
-class Journal:
+class JournalSink(Sink):
     """Rows become events: `entity`, `kind` and `scope` name columns, or are fixed texts after `=`.
 
     The payload is the whole row as JSON. `Journal("events", entity="customer", kind="=total")`.
     A null in such a column becomes an empty text; the payload still says null.
     """
 
-    what = "journal"
-    replay: Replay = "none"
+    kind = "journal"
 
     def __init__(self, path: str | Path, *, entity: str, kind: str, scope: str = "=") -> None:
         """Remember what becomes of the columns."""
@@ -52,10 +58,12 @@ class Journal:
         for name, wanted in self.params.items():
             if not isinstance(wanted, str) or not wanted:
                 raise InvalidInputError(
-                    "a journal sink needs a column or a fixed text", kind="invalid_column",
-                    option=name, value=repr(wanted)[:100],
+                    "a journal sink needs a column or a fixed text",
+                    kind="invalid_column",
+                    option=name,
+                    value=repr(wanted)[:100],
                     remedy="give the name of a column, or a fixed text such as '=total'",
-                )  # fmt: skip
+                )
 
     @property
     def params(self) -> Mapping[str, str]:
@@ -72,36 +80,49 @@ class Journal:
             found = [field for field in fields if field.name.lower() == wanted.lower()]
             if not found:
                 raise InvalidInputError(
-                    "a column of the journal sink does not exist", kind="unknown_column",
-                    sink=name, option=option, column=wanted,
+                    "a column of the journal sink does not exist",
+                    kind="unknown_column",
+                    sink=name,
+                    option=option,
+                    column=wanted,
                     known=",".join(field.name for field in fields),
                     remedy="give the name of a column, or a fixed text such as '=total'",
-                )  # fmt: skip
+                )
             if not is_scalar(found[0].dataType):
                 raise InvalidInputError(
-                    "a column of the journal sink is no single value", kind="unsupported_type",
-                    sink=name, option=option, column=wanted, type=found[0].dataType.simpleString(),
+                    "a column of the journal sink is no single value",
+                    kind="unsupported_type",
+                    sink=name,
+                    option=option,
+                    column=wanted,
+                    type=found[0].dataType.simpleString(),
                     remedy="give a column of texts, numbers or times, or a fixed text after '='",
-                )  # fmt: skip
+                )
 
-    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> JournalSinkWriter:
+    def locations(self) -> list[Location]:
+        """The journal; several sinks may append to it."""
+        return [Location(self.path, "appends")]
+
+    def open(
+        self, name: str, pipeline: str, store: StorageLocation, spark: Any
+    ) -> JournalSinkWriter:
         """Begin to write; the journal is locked for this process."""
         del spark
         return JournalSinkWriter(name, pipeline, store, self)
 
 
-class JournalSinkWriter:
+class JournalSinkWriter(OutputWriter):
     """A journal sink while the pipeline runs."""
 
-    def __init__(self, name: str, pipeline: str, store: Place, sink: Journal) -> None:
+    def __init__(self, name: str, pipeline: str, store: StorageLocation, sink: JournalSink) -> None:
         """Rows are staged beside the pipelines of the store."""
         self._name, self._sink = name, sink
         self._place, self._storage = store, storage_of(store)
-        self._root = f".staging/{pipeline}/{name}"
+        self._root = staging_root(pipeline, name)
         self._record, self._owned = f"_sinks/{name}.json", False
         self._box: Storage | None = None
 
-    def staging(self, checkpoint: str) -> tuple[Place, str]:
+    def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
         """Below the root of the store, beside the pipelines."""
         return self._place, f"{self._root}/{checkpoint}"
 
@@ -167,11 +188,11 @@ class JournalSinkWriter:
 
     def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged rows of other checkpoints."""
-        tidy_staging(self._storage, self._root, keep)
+        remove_staging(self._storage, self._root, keep)
 
     # The journal as an output: one owner record for each sink, so that several may append
 
-    def look(self, after: int | None) -> Found:
+    def inspect(self, after: int | None) -> OutputState:
         """Whether the journal is there, and who appends under the name of this sink."""
         del after
         there = (Path(self._sink.path) / "journal.meta").exists()
@@ -180,7 +201,7 @@ class JournalSinkWriter:
             self._box = open_storage(self._sink.path)
             owner = read_owner(self._box, self._record)
         self._owned = owner is not None
-        return Found(
+        return OutputState(
             where=self._sink.path,
             owner=owner,
             empty=not there,
@@ -193,20 +214,16 @@ class JournalSinkWriter:
         del token
         return True
 
-    def own(self, owner: Owner) -> Owner:
+    def claim(self, owner: Owner) -> Owner:
         """Inside the journal's directory."""
         self._box = self._box or open_storage(self._sink.path)
         sealed = put_owner(self._box, self._record, owner, first=not self._owned)
         self._owned = True
         return sealed
 
-    def stand(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int]:
         """One journal, once it exists."""
         return int((Path(self._sink.path) / "journal.meta").exists()), NOTHING
-
-    def folds(self) -> list[tuple[int, int]]:
-        """A journal has no epochs."""
-        return []
 
     def retract(self, after: int | None) -> None:
         """A journal cannot retract anything: that was accepted when the store was opened."""

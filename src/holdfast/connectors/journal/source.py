@@ -19,7 +19,8 @@ import pyarrow as pa
 
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import SystemClock
-from holdfast.connectors.source_api import Backlog, Slice
+from holdfast.connectors.base import Backlog, Source, SourceReader, Split
+from holdfast.connectors.locations import Location
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
@@ -41,7 +42,7 @@ _EVENT = f"{_HEAD}, payload binary"
 _HEAD_NAMES = [part.split()[0] for part in _HEAD.split(", ")]
 
 
-class Journal:
+class JournalSource(Source):
     """Events of a journal on local disk.
 
     payload: schema of JSON payloads, as SQL writes it; its columns then follow the event's, in
@@ -50,8 +51,7 @@ class Journal:
     events_max: limit of one epoch, which takes whole appends, and always one, even if it is larger.
     """
 
-    what = "journal"
-    weight: str | None = None
+    kind = "journal"
 
     def __init__(
         self,
@@ -106,17 +106,21 @@ class Journal:
         parsed = parse_payload(F.col("payload").cast("string"), self.payload)
         return events.withColumn("payload", parsed).select(*self._head, "payload.*")
 
+    def locations(self) -> list[Location]:
+        """The journal."""
+        return [Location(self.path, "reads")]
+
     def open(self, name: str) -> JournalSourceReader:
         """Begin at the journal's base."""
         return JournalSourceReader(name, self)
 
 
-class JournalSourceReader:
+class JournalSourceReader(SourceReader):
     """A journal while the pipeline runs."""
 
     is_log = True
 
-    def __init__(self, name: str, source: Journal) -> None:
+    def __init__(self, name: str, source: JournalSource) -> None:
         """Open the journal for reading; it must exist."""
         from holdfast.journal import JournalReader
 
@@ -138,7 +142,7 @@ class JournalSourceReader:
             raise IncompatibleError("the position is not a journal's", source=self._name)
         self._at = self._journal.view().check_position(_log_position(known))
 
-    def plan(self, after: Slice | None = None) -> Slice | None:
+    def plan(self, after: Split | None = None) -> Split | None:
         """Whole batches after the position, up to the limit."""
         from holdfast.journal import plan_end, plan_slices
 
@@ -150,13 +154,13 @@ class JournalSourceReader:
             return None
         pieces = plan_slices(self._source.path, view, start, end)
         size = sum(piece.bytes for piece in pieces)
-        return Slice(self._name, end.sequence - start.sequence, size, (end, tuple(pieces)))
+        return Split(self._name, end.sequence - start.sequence, size, (end, tuple(pieces)))
 
-    def read(self, spark: Any, piece: Slice) -> Any:
-        """The events of a slice, each byte range in a task of its own."""
+    def read(self, spark: Any, split: Split) -> Any:
+        """The events of a split, each byte range in a task of its own."""
         from holdfast.operators.analysis import arrow_schema
 
-        pieces: tuple[LogSlice, ...] = piece.detail[1]
+        pieces: tuple[LogSlice, ...] = split.detail[1]
         schema, head = self._source.raw_schema(), self._source.head()
         shape = (
             arrow_schema(spark.createDataFrame([], schema).schema) if self._source.typed else None
@@ -174,18 +178,21 @@ class JournalSourceReader:
         numbers = spark.range(0, count, 1, count)
         return self._source.shaped(numbers.mapInArrow(read_pieces, schema))
 
-    def advance(self, piece: Slice) -> None:
-        """Behind the slice."""
-        self._at = piece.detail[0]
+    def advance(self, split: Split) -> None:
+        """Behind the split."""
+        self._at = split.detail[0]
 
     def save(self, draft: Draft) -> Position:
         """Where it stands, with the chain hash."""
         del draft
         at = self._at
         return JournalPosition(
-            journal=at.journal_id, segment=at.segment, offset=at.offset, sequence=at.sequence,
+            journal=at.journal_id,
+            segment=at.segment,
+            offset=at.offset,
+            sequence=at.sequence,
             chain=at.chain_hash,
-        )  # fmt: skip
+        )
 
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """Hold what the oldest retained checkpoint needs; without a floor, everything."""
@@ -216,7 +223,7 @@ class JournalSourceReader:
             holds.set(hold_name(manifest.lineage, manifest.pipeline, self._name), at)
             self._held = at
 
-    def history(self) -> list[Slice]:
+    def history(self) -> list[Split]:
         """Everything that is still in the journal up to the position."""
         from holdfast.journal import plan_slices
 
@@ -225,12 +232,14 @@ class JournalSourceReader:
         if start.sequence > 0:
             raise InvalidInputError(
                 "the journal was truncated, so a new operator cannot be filled from it",
-                kind="history_lost", source=self._name, first=start.sequence,
-            )  # fmt: skip
+                kind="history_lost",
+                source=self._name,
+                first=start.sequence,
+            )
         if self._at.sequence <= start.sequence:
             return []
         pieces = plan_slices(self._source.path, view, start, self._at)
-        return [Slice(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))]
+        return [Split(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))]
 
     def backlog(self) -> Backlog:
         """Events."""
@@ -247,9 +256,12 @@ def _log_position(known: JournalPosition) -> LogPosition:
     from holdfast.journal import Position as LogPosition
 
     return LogPosition(
-        journal_id=known.journal, segment=known.segment, offset=known.offset,
-        sequence=known.sequence, chain_hash=known.chain,
-    )  # fmt: skip
+        journal_id=known.journal,
+        segment=known.segment,
+        offset=known.offset,
+        sequence=known.sequence,
+        chain_hash=known.chain,
+    )
 
 
 def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> Any:
@@ -268,9 +280,10 @@ def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> A
     if pa.types.is_struct(payload.type) != (shape is not None):
         raise InvalidInputError(
             "the payloads are not of the kind that the source expects",
-            kind="payload_differs", type=str(payload.type)[:200],
+            kind="payload_differs",
+            type=str(payload.type)[:200],
             remedy="say typed=True for typed columns, and leave it out for bytes and JSON",
-        )  # fmt: skip
+        )
     if shape is None:
         names = [*_HEAD_NAMES, "payload"]
         return pa.RecordBatch.from_arrays([*columns, payload.cast(pa.binary())], names=names)

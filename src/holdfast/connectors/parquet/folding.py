@@ -29,10 +29,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.connectors.locations import versions_of
 from holdfast.errors import RefusedError, StorageError
 from holdfast.failpoints import failpoint
 from holdfast.format.owner import OWNER, Owner, owner_bytes
-from holdfast.runtime.locations import versions_of
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20

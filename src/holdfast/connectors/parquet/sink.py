@@ -22,10 +22,18 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.checkpoint import PendingToken
-from holdfast.connectors.owner_record import put_owner, read_owner
+from holdfast.connectors.base import (
+    OutputState,
+    OutputWriter,
+    Sink,
+    SinkWriter,
+    parse_token,
+    put_owner,
+    read_owner,
+)
+from holdfast.connectors.locations import Location, local_path
 from holdfast.connectors.parquet.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
 from holdfast.connectors.parquet_upsert import LocalUpsertWriter, RemoteUpsertWriter
-from holdfast.connectors.sink_api import SinkWriter, parse_token
 from holdfast.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -37,18 +45,15 @@ from holdfast.failpoints import failpoint
 from holdfast.format.canonical import seal
 from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.runtime.locations import local_path
-from holdfast.runtime.outputs import Found
-from holdfast.runtime.task import Place
 from holdfast.storage import Storage, open_storage
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
 
 _STAGING = "_staging"
 _EPOCH = re.compile(r"hf_epoch=(\d+)/")
 _FOLDS_MAX = 1_000  # older ones are known by not being listed
 
 
-class Parquet:
+class Parquet(Sink):
     """Parquet files in a directory or below an object-store prefix.
 
     mode: "changelog" grows by one subdirectory an epoch, with `_weight` where rows can be
@@ -59,7 +64,7 @@ class Parquet:
     readers that hold the output's real path.
     """
 
-    what = "parquet"
+    kind = "parquet"
 
     def __init__(
         self,
@@ -74,9 +79,11 @@ class Parquet:
         """Refuse what can never work."""
         if mode not in ("changelog", "upsert"):
             raise InvalidInputError(
-                "unknown mode of a Parquet sink", kind="unknown_mode", mode=mode,
+                "unknown mode of a Parquet sink",
+                kind="unknown_mode",
+                mode=mode,
                 remedy="use changelog or upsert",
-            )  # fmt: skip
+            )
         self.path, self.mode = str(path), mode
         self.storage_options = dict(storage_options or {})
         self.compact_after, self.compact_bytes = compact_after, compact_bytes
@@ -102,7 +109,11 @@ class Parquet:
         """Where it writes may change between runs: the path is not part of the fingerprint."""
         return {} if self.mode == "changelog" else {"mode": self.mode}
 
-    def open(self, name: str, pipeline: str, store: Place, spark: Any) -> SinkWriter:
+    def locations(self) -> list[Location]:
+        """The directory or prefix."""
+        return [Location(self.path, "writes")]
+
+    def open(self, name: str, pipeline: str, store: StorageLocation, spark: Any) -> SinkWriter:
         """Begin to write."""
         del spark
         if self.mode == "changelog":
@@ -113,7 +124,7 @@ class Parquet:
         return LocalUpsertWriter(name, pipeline, store, local)
 
 
-class ParquetWriter:
+class ParquetWriter(OutputWriter):
     """A Parquet sink while the pipeline runs."""
 
     def __init__(self, name: str, sink: Parquet) -> None:
@@ -122,16 +133,16 @@ class ParquetWriter:
         if sink.compact_after is not None:
             Folder(Path(local_path(sink.path))).begin()
         self._storage: Storage = open_storage(sink.path, options=sink.storage_options or None)
-        self._place = Place(self._storage.url, sink.storage_options)
+        self._place = StorageLocation(self._storage.url, sink.storage_options)
         self._epochs: set[int] | None = None
         self._owner: Owner | None = None
-        self._sink = sink
+        self._sink, self.compacts = sink, sink.compact_after is not None
         local = self._storage.local_path(OWNER)
         self._folder = (
             None if local is None else Folder(local.parent, grace_ms=sink.compact_grace_ms)
         )
 
-    def staging(self, checkpoint: str) -> tuple[Place, str]:
+    def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
         """Below `_staging`, by checkpoint."""
         return self._place, f"{_STAGING}/{checkpoint}"
 
@@ -168,9 +179,13 @@ class ParquetWriter:
             raise self._lost(token, directory) from error
         except OSError as error:
             raise StorageError(
-                "the epoch cannot be published", kind="publish_failed", sink=self._name,
-                epoch=token.epoch, reason=str(error)[:200], retryable=True,
-            ) from error  # fmt: skip
+                "the epoch cannot be published",
+                kind="publish_failed",
+                sink=self._name,
+                epoch=token.epoch,
+                reason=str(error)[:200],
+                retryable=True,
+            ) from error
         self._sync(os.path.dirname(final))
 
     def _sync(self, directory: str) -> None:
@@ -194,10 +209,13 @@ class ParquetWriter:
 
     def _lost(self, token: PendingToken, path: str) -> NotFoundError:
         return NotFoundError(
-            "staged rows of an epoch are gone", kind="staging_lost", sink=self._name,
-            epoch=token.epoch, path=path,
+            "staged rows of an epoch are gone",
+            kind="staging_lost",
+            sink=self._name,
+            epoch=token.epoch,
+            path=path,
             remedy="bring the _staging directory back; it must not be emptied by others",
-        )  # fmt: skip
+        )
 
     def remove_stale_staging(self, keep: Collection[str]) -> None:
         """Remove staged files of other checkpoints."""
@@ -228,7 +246,7 @@ class ParquetWriter:
             }
         return self._epochs
 
-    def look(self, after: int | None) -> Found:
+    def inspect(self, after: int | None) -> OutputState:
         """The epochs that are there."""
         self._epochs = None
         self._owner = owner = read_owner(self._storage, OWNER)
@@ -236,7 +254,7 @@ class ParquetWriter:
         counted = sum(1 for epoch in epochs if owner is not None and epoch <= owner.epoch)
         crossed = after is not None and _crossed(self.folds(), after)
         strange = self._strange()
-        return Found(
+        return OutputState(
             where=self._storage.url,
             owner=owner,
             epochs=epochs,
@@ -259,12 +277,12 @@ class ParquetWriter:
         there = {e.path.rsplit("/", 1)[1] for e in self._storage.list(f"hf_epoch={token.epoch}")}
         return wanted <= there
 
-    def own(self, owner: Owner) -> Owner:
+    def claim(self, owner: Owner) -> Owner:
         """Next to the epochs, under a name that readers skip."""
         self._owner = put_owner(self._storage, OWNER, owner, first=self._owner is None)
         return self._owner
 
-    def stand(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int]:
         """Epoch directories."""
         return len(self._published()), NOTHING
 
@@ -304,12 +322,7 @@ class ParquetWriter:
 
     # Folding
 
-    @property
-    def compact_after(self) -> int | None:
-        """The policy."""
-        return self._sink.compact_after
-
-    def fold_due(self, limit: int) -> bool:
+    def compaction_due(self, limit: int) -> bool:
         """Whether the policy asks for a fold; asks no disk."""
         every = self._sink.compact_after
         if every is None or self._owner is None or self._owner.building:
@@ -317,8 +330,9 @@ class ParquetWriter:
         last = self._owner.folds[-1][1] if self._owner.folds else -1
         return sum(1 for epoch in self._published() if last < epoch <= limit) >= every
 
-    def fold(self, limit: int, *, every: int | None) -> Owner | None:
+    def compact(self, limit: int, *, requested: bool) -> Owner | None:
         """Fold epochs up to a limit; returns the new owner record, None with nothing to do."""
+        every = None if requested else self._sink.compact_after
         owner, folder = self._owner, self._folder
         if owner is None or folder is None or owner.building:
             return None

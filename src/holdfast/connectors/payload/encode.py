@@ -41,9 +41,24 @@ _MINUS, _PLUS = (pa.scalar(f"INTERVAL '{sign}", TEXT) for sign in ("-", ""))
 _DAY_US = 86_400_000_000
 _YEAR_1, _YEAR_10000 = -719_162, 2_932_897  # days since 1970
 _SCALARS = (
-    "string", "binary", "boolean", "byte", "short", "integer", "long", "float", "double", "decimal",
-    "date", "timestamp", "timestamp_ntz", "daytimeinterval", "void", "char", "varchar",
-)  # fmt: skip
+    "string",
+    "binary",
+    "boolean",
+    "byte",
+    "short",
+    "integer",
+    "long",
+    "float",
+    "double",
+    "decimal",
+    "date",
+    "timestamp",
+    "timestamp_ntz",
+    "daytimeinterval",
+    "void",
+    "char",
+    "varchar",
+)
 
 
 def json_texts(rows: Any) -> Any:
@@ -189,10 +204,18 @@ def _durations(column: Any) -> Any:
         return pc.utf8_lpad(texts, width, padding="0") if width else texts
 
     return _joined(
-        pc.if_else(pc.less(micros, 0), _MINUS, _PLUS), digits(day), " ",
-        digits(hour, 2), ":", digits(minute, 2), ":", digits(second, 2), ".", digits(micro, 6),
+        pc.if_else(pc.less(micros, 0), _MINUS, _PLUS),
+        digits(day),
+        " ",
+        digits(hour, 2),
+        ":",
+        digits(minute, 2),
+        ":",
+        digits(second, 2),
+        ".",
+        digits(micro, 6),
         "' DAY TO SECOND",
-    )  # fmt: skip
+    )
 
 
 def _nested(column: Any) -> Any:
@@ -270,7 +293,10 @@ def is_scalar(kind: Any) -> bool:
 
 def _refused(owner: str, at: str, kind: str) -> InvalidInputError:
     return InvalidInputError(
-        "a journal cannot hold values of this type", kind="unsupported_type",
-        sink=owner, column=at, type=kind,
+        "a journal cannot hold values of this type",
+        kind="unsupported_type",
+        sink=owner,
+        column=at,
+        type=kind,
         remedy="cast the column before the sink, for example to a string or to a long",
-    )  # fmt: skip
+    )

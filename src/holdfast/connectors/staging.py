@@ -1,0 +1,49 @@
+"""Staging: a task writes the rows of one partition as one Parquet file, where nobody looks.
+
+Invariant: the name has a random part that no other try of the task uses; the driver learns of the
+file from the try that won.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from holdfast.checkpoint.artifact import ArtifactWriter
+from holdfast.connectors.base import StagedFile
+from holdfast.ids import RandomIds
+from holdfast.operators.base import WEIGHT
+from holdfast.storage.open import StorageLocation, storage_of
+
+STAGED_WEIGHT = "_weight"
+"""The column of staged and published rows that says +1 or -1."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A sink whose rows are staged by the task, changes or late rows."""
+
+    sink: str
+    place: StorageLocation
+    late: bool = False
+
+
+def stage_rows(
+    target: Target, directory: str, partition: int, rows: Any, *, ids: RandomIds, durable: bool
+) -> StagedFile:
+    """Write rows as one Parquet file below the sink's staging directory."""
+    storage = storage_of(target.place)
+    path = f"{directory}/part-{partition:05d}-{ids.token()}.parquet"
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    names = [STAGED_WEIGHT if name == WEIGHT else name for name in table.schema.names]
+    writer = ArtifactWriter(storage, path)
+    with writer:
+        pq.write_table(
+            table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd"
+        )
+    if durable:
+        storage.barrier([path])
+    return StagedFile(target.sink, path, writer.size, writer.sha256, table.num_rows)
