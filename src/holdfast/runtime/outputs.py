@@ -6,7 +6,7 @@ Invariants:
 - What is missing, behind or cannot go back cheaply is rebuilt; what is ahead of everything that
   this store ever did belongs to a copy of it, and is refused.
 
-Decision: docs/adr/0111-every-output-has-an-owner.md.
+Decision: docs/adr/0111-every-output-has-an-owner-record.md.
 """
 
 from __future__ import annotations

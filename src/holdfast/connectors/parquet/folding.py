@@ -11,7 +11,7 @@ Invariants:
 - The old tree lives for a grace period: readers that hold its files or its real path finish.
 - Nothing stages rows while the link moves: the epoch loop folds between two jobs.
 
-Decision: docs/adr/0114-fold-changelogs-by-swapping-a-link.md.
+Decision: docs/adr/0114-changelogs-compacted-by-swapping-a-link.md.
 """
 
 from __future__ import annotations
