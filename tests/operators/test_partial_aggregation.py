@@ -8,8 +8,8 @@ from collections import Counter
 import pytest
 
 import holdfast as hf
-from holdfast.runtime import partial_aggregation as crowding
-from holdfast.runtime.partial_aggregation import Crowding
+from holdfast.runtime import partial_aggregation
+from holdfast.runtime.partial_aggregation import PartialAggregationPolicy
 from holdfast.runtime.planner import FrameBuilder
 from tests.helpers.pipeline_world import rows_of, write_rows
 
@@ -63,8 +63,8 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
     monkeypatch.setattr(FrameBuilder, "_build", spy)
     columns = None
     for home, least in (("plain", 10**12), ("crowded", 1)):
-        monkeypatch.setattr(crowding, "ROWS_MIN", least)
-        monkeypatch.setattr(crowding, "ROWS_PER_KEY_MIN", 1)
+        monkeypatch.setattr(partial_aggregation, "ROWS_MIN", least)
+        monkeypatch.setattr(partial_aggregation, "ROWS_PER_KEY_MIN", 1)
         used.clear()
         pipe = declare(tmp_path / home, spark, weighted=weighted)
         assert pipe.resolve()["totals"].condense is not None
@@ -81,7 +81,7 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
 
 def test_it_pays_only_for_many_rows_of_few_keys() -> None:
     """The decision goes by the last epoch of each operator."""
-    seen = Crowding()
+    seen = PartialAggregationPolicy()
     seen.note({"few": {"rows_in": 600_000, "keys": 1_000}, "many": {"rows_in": 600_000, "keys": 500_000}})  # fmt: skip
     assert seen.operators() == {"few"}
     seen.note({"few": {"rows_in": 10, "keys": 5}, "none": {"rows_in": 600_000}})

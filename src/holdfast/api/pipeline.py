@@ -257,16 +257,16 @@ class Pipeline:
         set_aside: Collection[str],
         redrive: Collection[str],
     ) -> None:
-        """Decide about all outputs, then settle them; fill what is new or must be rebuilt."""
+        """Decide about all outputs, then act on them; backfill what is new or must be rebuilt."""
         quarantine = Quarantine(store, self._place, asked.writers)
         quarantine.set_aside(set_aside, engine.summary.notes)
         changes = planner.decide(asked, store, topology)
         changed = bool(notes or (store.current and store.current.topology != topology))
         engine.start()
         engine.summary.notes.extend(notes)
-        self._fill(engine, store, changes, asked)
+        self._backfill(engine, store, changes, asked)
         quarantine.redrive(redrive, asked.since, engine.summary.notes)
-        if changed and not changes.fills:
+        if changed and not changes.backfills:
             engine.note_change()
 
     def _check_not_loading(self) -> None:
@@ -344,7 +344,7 @@ class Pipeline:
                 )
             return outputs.compact(store, sink)
 
-    def _fill(self, engine: Engine, store: Store, changes: ChangePlan, asked: Outputs) -> None:
+    def _backfill(self, engine: Engine, store: Store, changes: ChangePlan, asked: Outputs) -> None:
         for line in [*changes.lines(), *asked.lines()]:
             log.warning("%s", line)
             engine.summary.notes.append(line)
@@ -355,7 +355,7 @@ class Pipeline:
             at = manifest.checkpoint if manifest else "latest"
             rows = View(found, self._place, store.reader, at, self._count(spark)).dataframe(spark)
             views[name] = rows.withColumn(WEIGHT, _one()) if found.node.changes else rows
-        engine.fill(changes, views)
+        engine.backfill(changes, views)
 
     def _loop(
         self, engine: Engine, *, forever: bool, epochs: int | None, poll_ms: int,

@@ -1,7 +1,7 @@
 """The epoch loop: plan, execute, prepare, commit, publish, tell sources, retain.
 
 Invariants:
-- Epoch N+1 may be computed while N is being committed, but is handed over only after N is durable.
+- Epoch N+1 may be computed while N is being committed, but is drafted only after N is durable.
 - Epoch N+1 may be planned while N is computed; a plan that is not run has changed nothing.
 - Positions, state and sink tokens of an epoch go into one draft: they become durable together.
 - A failure anywhere leaves the last checkpoint as it was; what was staged is removed at the next
@@ -23,13 +23,14 @@ from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
 from holdfast.operators.analysis import Resolved
+from holdfast.runtime.backfill import BackfillEpoch, plan_backfill
 from holdfast.runtime.checkpoint_marks import Marks
 from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.output_manager import Outputs
-from holdfast.runtime.partial_aggregation import Crowding
-from holdfast.runtime.pending import Progress, Waiting
+from holdfast.runtime.partial_aggregation import PartialAggregationPolicy
+from holdfast.runtime.pending import Absorbed, EngineState, PendingCheckpoint, absorb
 from holdfast.runtime.planner import FrameBuilder, Plan
 from holdfast.runtime.report import (
     CheckpointReport,
@@ -43,7 +44,7 @@ from holdfast.runtime.source_logs import Logs
 from holdfast.runtime.task import Control, StageJob, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
-from holdfast.state import RunInfo, TraceKind, expired_runs, put_trace, runs_of
+from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
 from holdfast.storage.open import StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
@@ -79,21 +80,26 @@ class Engine:
         self._on_checkpoint = on_checkpoint or (lambda _: None)
         self._watermarks = Watermarks(graph.sources)
         self._builder = FrameBuilder(
-            spark, graph, resolved, readers, place=place, partitions=partitions,
+            spark,
+            graph,
+            resolved,
+            readers,
+            place=place,
+            partitions=partitions,
             durable=durable_tasks,
             sink_places={name: w.staging("")[0] for name, w in outputs.writers.items()},
-        )  # fmt: skip
+        )
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
-        self._crowding = Crowding()
+        self._partial_aggregation = PartialAggregationPolicy()
         self._schedule = store.schedule()
         self._compactor = Compactor(place, graph.pipeline, partitions, RandomIds(), store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._commit: Future[float] | None = None
-        self._waiting: Waiting | None = None
-        self._progress = Progress()
-        for found in resolved.values():
-            self._progress.counts.declare(found.work)
+        self._pending: PendingCheckpoint | None = None
+        self._state = EngineState()
+        for operator in resolved.values():
+            self._state.counts.declare(operator.work)
         self._shadow: dict[str, list[RunInfo]] = {}  # of operators that only a rebuild runs again
         self.summary = RunSummary()
 
@@ -108,11 +114,11 @@ class Engine:
     # Start
 
     def start(self) -> None:
-        """Restore from the checkpoint that recovery chose, and settle the sinks.
+        """Restore from the checkpoint that recovery chose, and publish what sinks wait for.
 
         Every output was looked at before: see `Outputs.look`.
         """
-        self._progress.epoch = self._store.epoch_next
+        self._state.epoch = self._store.epoch_next
         if self._store.current is not None:
             self._restore(self._store.current)
         self._outputs.act(self._store)
@@ -120,18 +126,18 @@ class Engine:
         report = self._store.retain()
         if report.error is not None:
             self.summary.notes.append(f"retention: {report.error}")
-        record_recovery(self._graph.pipeline, self._store.current, self._progress.epoch)
-        self._compactor.look(self._progress.runs)
+        record_recovery(self._graph.pipeline, self._store.current, self._state.epoch)
+        self._compactor.look(self._state.runs)
 
     def _restore(self, manifest: Manifest) -> None:
-        progress = self._progress
-        progress.parent = manifest.checkpoint
+        state = self._state
+        state.parent = manifest.checkpoint
         self.summary.resumed_from = int(manifest.epoch)
         for trace in self._schemas:
             entry = manifest.operator(trace)
             if entry is not None:
-                progress.runs[trace] = list(runs_of(manifest, trace))
-                progress.counts.restore(entry)
+                state.runs[trace] = list(runs_of(manifest, trace))
+                state.counts.restore(entry)
         marks = {}
         for name, reader in self._readers.items():
             reader.restore(manifest, self._store.reader)
@@ -140,29 +146,29 @@ class Engine:
                 marks[name] = source.watermark_us
         self._watermarks.restore(manifest.watermark_us, marks)
 
-    def fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
+    def backfill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
         """Give new operators and sinks the rows of the past, as one checkpoint of its own.
 
         views: rows of kept operators as DataFrames. Positions stay where they are.
         """
-        if changes.fills:
-            self._fill(changes, views)
+        if changes.backfills:
+            self._backfill(changes, views)
         self._outputs.finish(self._store.current)
-        self._logs.tell(self._store)  # not before: a fill reads what sources may forget now
+        self._logs.tell(self._store)  # not before: a backfill reads what sources may forget now
 
-    def _fill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
+    def _backfill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
         only = changes.new | changes.replayed
         self._shadow = {t: [] for n in changes.replayed for t in self._resolved[n].work.traces}
-        given = {id(n): views[n.name] for n in self._graph.operators if n.name in views}
-        history = {name: self._readers[name].history() for name in changes.from_sources}
-        count = max((len(splits) for splits in history.values()), default=0)
-        for number in range(max(1, count)):
-            splits = {name: all_[number] for name, all_ in history.items() if number < len(all_)}
-            self._fill_epoch(only, splits, given if number == 0 else self._empty(given))
-        mark = self._watermarks.previous_watermark_us
-        timed = any(one.work.timed for name, one in self._resolved.items() if name in changes.new)
-        if timed and mark is not None:  # what the past has closed is closed now
-            self._fill_epoch(only, {}, self._empty(given), watermark_us=mark)
+        epochs = plan_backfill(
+            changes,
+            views,
+            graph=self._graph,
+            resolved=self._resolved,
+            readers=self._readers,
+            watermark_us=self._watermarks.previous_watermark_us,
+        )
+        for epoch in epochs:
+            self._backfill_epoch(only, epoch)
         paths = [f"{self._graph.pipeline}/{r.path}" for runs in self._shadow.values() for r in runs]
         self._shadow = {}
         self.finish()
@@ -171,29 +177,23 @@ class Engine:
     def note_change(self) -> None:
         """Commit what was accepted, a removal or another table, though no row came with it."""
         self._reserved().epochs += 1
-        self._progress.epoch += 1
+        self._state.epoch += 1
         self.finish(last=False)
 
-    def _reserved(self) -> Waiting:
-        if self._waiting is None:
-            self._waiting = Waiting(self._store.reserve())
-        return self._waiting
+    def _reserved(self) -> PendingCheckpoint:
+        if self._pending is None:
+            self._pending = PendingCheckpoint(self._store.reserve())
+        return self._pending
 
-    def _empty(self, given: Mapping[int, Any]) -> dict[int, Any]:
-        return {node: frame.where("false") for node, frame in given.items()}
-
-    def _fill_epoch(
-        self, new: frozenset[str], splits: Mapping[str, Split], given: Mapping[int, Any],
-        watermark_us: int | None = None,
-    ) -> None:  # fmt: skip
-        waiting = self._reserved()
-        plan = self._typed(lambda: self._builder.plan(splits, only=new, given=given))
-        jobs = self._jobs(waiting, watermark_us, previous_watermark_us=None)
+    def _backfill_epoch(self, only: frozenset[str], epoch: BackfillEpoch) -> None:
+        pending = self._reserved()
+        plan = self._typed(lambda: self._builder.plan(epoch.splits, only=only, given=epoch.given))
+        jobs = self._jobs(pending, epoch.watermark_us, previous_watermark_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
         failpoint("fill.after_execute")
-        self._count(controls, waiting)
-        waiting.epochs += 1
-        self._progress.epoch += 1
+        self._count(controls, pending)
+        pending.epochs += 1
+        self._state.epoch += 1
 
     # Epochs
 
@@ -209,9 +209,9 @@ class Engine:
         clock.lap("plan")
         if plan is None:
             return None
-        if self._compactor.overdue and self._progress.parent is not None:
+        if self._compactor.overdue and self._state.parent is not None:
             self._compactor.catch_up(
-                self._progress.runs, self._schemas, self._progress.parent, self._bounds(), stop
+                self._state.runs, self._schemas, self._state.parent, self._bounds(), stop
             )
             clock.lap("merge")
         if self._outputs.compaction_due(self._store):
@@ -219,13 +219,13 @@ class Engine:
             self._outputs.compact(self._store)
             clock.lap("fold")
         failpoint("epoch.after_plan")
-        controls, waiting, watermark_us = self._execute(plan, clock, look_ahead=not last)
+        controls, pending, watermark_us = self._execute(plan, clock, look_ahead=not last)
         failpoint("epoch.after_execute")
-        report = self._take_in(controls, plan, waiting, watermark_us, clock)
+        report = self._absorb_reports(controls, plan, pending, watermark_us, clock)
         self._watermarks.previous_watermark_us = watermark_us
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
-            self._hand_over(clock)
+            self._start_commit(clock)
         self.summary.epochs += 1
         self.summary.rows += report.rows
         self.summary.changes += report.changes
@@ -241,8 +241,8 @@ class Engine:
         if plan is not None:
             return plan
         splits = self._splits({})
-        now, settled = self._watermarks.now_us(), self._watermarks.previous_watermark_us
-        moved = now is not None and (settled is None or now > settled)
+        now, previous = self._watermarks.now_us(), self._watermarks.previous_watermark_us
+        moved = now is not None and (previous is None or now > previous)
         if not splits and not (moved and self._builder.wakes):
             return None
         return self._typed(lambda: self._builder.plan(splits))
@@ -261,17 +261,17 @@ class Engine:
 
     def _execute(
         self, plan: Plan, clock: Stopwatch, *, look_ahead: bool
-    ) -> tuple[list[Control], Waiting, int | None]:
-        waiting = self._reserved()
+    ) -> tuple[list[Control], PendingCheckpoint, int | None]:
+        pending = self._reserved()
         watermark_us = self._watermarks.now_us()
-        jobs = self._jobs(waiting, watermark_us, self._watermarks.previous_watermark_us)
+        jobs = self._jobs(pending, watermark_us, self._watermarks.previous_watermark_us)
         ahead: Future[Plan | None] | None = None
         if look_ahead:
             ahead = self._ahead_thread.submit(self._look_ahead, plan.splits)
         try:
             controls = self._typed(lambda: self._builder.run(plan, jobs))
         except HoldfastError as error:
-            self._let_go(ahead)
+            self._discard_plan(ahead)
             self._check_not_overtaken(error)
             raise
         finally:
@@ -281,16 +281,16 @@ class Engine:
         if ahead is not None:
             self._ahead = self._typed(ahead.result)
             clock.lap("look ahead")
-        return controls, waiting, watermark_us
+        return controls, pending, watermark_us
 
-    def _let_go(self, ahead: Future[Plan | None] | None) -> None:
+    def _discard_plan(self, ahead: Future[Plan | None] | None) -> None:
         """An epoch that fails takes the plan of the next one with it."""
         plan = ahead.result() if ahead is not None and ahead.exception() is None else None
         if plan is not None:
             self._builder.drop(plan)
 
     def _check_not_overtaken(self, error: HoldfastError) -> None:
-        """Whoever was overtaken may miss files of its own: that is the better explanation."""
+        """A writer that was overtaken may miss files: that is the better explanation."""
         if self._commit is not None:  # writes to the catalog that is looked at here
             failed = self._commit.exception()
             if isinstance(failed, FencedError):
@@ -304,25 +304,28 @@ class Engine:
         except HoldfastError:
             raise
         except Exception as error:
-            raise spark_failure(error, self._progress.epoch, explain=self._explain) from error
+            raise spark_failure(error, self._state.epoch, explain=self._explain) from error
 
     def _jobs(
-        self, waiting: Waiting, watermark_us: int | None, previous_watermark_us: int | None
+        self,
+        pending: PendingCheckpoint,
+        watermark_us: int | None,
+        previous_watermark_us: int | None,
     ) -> dict[str, StageJob]:
         """What every stage must know about this epoch."""
         staging = {
-            name: writer.staging(waiting.checkpoint)[1] for name, writer in self._writers.items()
+            name: writer.staging(pending.checkpoint)[1] for name, writer in self._writers.items()
         }
         names = [*self._resolved, *(sink.name for sink in self._graph.sinks)]
         jobs = {}
-        held = {**self._progress.runs, **self._shadow}
+        held = {**self._state.runs, **self._shadow}
         for name in names:
             traces = self._resolved[name].work.traces if name in self._resolved else {}
             jobs[name] = StageJob(
-                checkpoint=waiting.checkpoint,
+                checkpoint=pending.checkpoint,
                 # A later epoch of one checkpoint builds on what the earlier ones wrote.
-                parent=waiting.checkpoint if waiting.epochs else self._progress.parent,
-                epoch=self._progress.epoch,
+                parent=pending.checkpoint if pending.epochs else self._state.parent,
+                epoch=self._state.epoch,
                 runs={trace: held.get(trace, []) for trace in traces},
                 staging=staging,
                 watermark_us=watermark_us,
@@ -332,21 +335,25 @@ class Engine:
 
     def _bounds(self) -> dict[str, int]:
         """By trace, the event time before which state is forgotten."""
-        settled = self._watermarks.previous_watermark_us
-        if settled is None:
+        previous = self._watermarks.previous_watermark_us
+        if previous is None:
             return {}
         return {
             trace: bound
             for resolved in self._resolved.values()
-            for trace, bound in resolved.work.bounds_us(settled).items()
+            for trace, bound in resolved.work.bounds_us(previous).items()
         }
 
-    def _take_in(
-        self, controls: list[Control], plan: Plan, waiting: Waiting, watermark_us: int | None,
+    def _absorb_reports(
+        self,
+        controls: list[Control],
+        plan: Plan,
+        pending: PendingCheckpoint,
+        watermark_us: int | None,
         clock: Stopwatch,
-    ) -> EpochReport:  # fmt: skip
-        progress = self._progress
-        totals, bytes_new = self._count(controls, waiting)
+    ) -> EpochReport:
+        state = self._state
+        absorbed = self._count(controls, pending)
         future, rows = 0, 0
         self._logs.read(plan.splits)
         for name, split in plan.splits.items():
@@ -356,64 +363,59 @@ class Engine:
             self._watermarks.seen(name, seen.newest_us if seen else None)
             future += seen.future if seen else 0
             rows += rows_of(self._readers[name], split, seen.rows if seen else None, plan.scans)
-        waiting.rows += rows
-        waiting.epochs += 1
-        epoch, progress.epoch = progress.epoch, progress.epoch + 1
+        pending.rows += rows
+        pending.epochs += 1
+        epoch, state.epoch = state.epoch, state.epoch + 1
         clock.lap("take in")
         return EpochReport(
-            epoch=epoch, rows=rows, changes=totals.get("changes", 0), keys=totals.get("keys", 0),
-            late=totals.get("late", 0), bytes_new=bytes_new, phases_ms=clock.laps,
+            epoch=epoch,
+            rows=rows,
+            changes=absorbed.total("changes"),
+            keys=absorbed.total("keys"),
+            late=absorbed.total("late"),
+            bytes_new=absorbed.bytes_new,
+            phases_ms=clock.laps,
             backlog={name: reader.backlog() for name, reader in self._readers.items()},
-            checkpoint=waiting.state,
-            watermark_us=watermark_us, lag_us=self._watermarks.lag_us(watermark_us), future=future,
-        )  # fmt: skip
+            checkpoint=pending.state,
+            watermark_us=watermark_us,
+            lag_us=self._watermarks.lag_us(watermark_us),
+            future=future,
+        )
 
-    def _count(self, controls: list[Control], waiting: Waiting) -> tuple[dict[str, int], int]:
-        """Take over what the tasks wrote; returns sums of their counters, and bytes of state."""
-        progress = self._progress
-        totals: dict[str, int] = {}
-        by_operator: dict[str, dict[str, int]] = {}
-        bytes_new = 0
+    def _count(self, controls: list[Control], pending: PendingCheckpoint) -> Absorbed:
+        """Take over what the tasks wrote; returns sums of their counters."""
         check_partitions(controls, set(self._resolved), self._partitions)
-        for control in controls:
-            for run in control.runs:
-                into = self._shadow if run.operator in self._shadow else progress.runs
-                into.setdefault(run.operator, []).append(run)
-                bytes_new += run.size
-            for staged in control.staged:
-                waiting.staged.setdefault(staged.sink, []).append(staged)
-            for key, value in control.counters.items():
-                totals[key] = totals.get(key, 0) + value
-                mine = by_operator.setdefault(control.name, {})
-                mine[key] = mine.get(key, 0) + value
-            live = control.counts.items()
-            progress.counts.add({trace: n for trace, n in live if trace not in self._shadow})
-        self._crowding.note(by_operator)
-        self._builder.condensing = self._crowding.operators()
-        return totals, bytes_new
+        absorbed = absorb(controls, self._state, pending, self._shadow)
+        self._partial_aggregation.note(absorbed.by_operator)
+        self._builder.condensing = self._partial_aggregation.operators()
+        return absorbed
 
     # Committing
 
-    def _hand_over(self, clock: Stopwatch | None = None) -> None:
-        """Wait for the commit before, draft this one, and commit it beside the next epoch."""
+    def _start_commit(self, clock: Stopwatch | None = None) -> None:
+        """Wait for the commit before, draft this one, and commit it while the next epoch runs."""
         self.wait()
-        waiting, self._waiting = self._waiting, None
-        if waiting is None:
+        pending, self._pending = self._pending, None
+        if pending is None:
             return
         if clock is not None:
             clock.lap("wait")
-        self._compactor.collect(self._progress.runs)
-        self._expire()
+        self._compactor.collect(self._state.runs)
+        self._state.expire(self._bounds(), self._schemas)
         draft = self._store.draft(
-            checkpoint=waiting.checkpoint, epoch=self._progress.epoch - 1, label=self._marks.label
+            checkpoint=pending.checkpoint, epoch=self._state.epoch - 1, label=self._marks.label
         )
         self._marks.mark(draft)
         for trace, schema in self._schemas.items():
             listed = put_trace(
-                draft, trace, TraceKind(schema.kind), self._progress.runs.get(trace, []),
-                partitions=self._partitions, **self._progress.counts.of(trace)._asdict(),
-            )  # fmt: skip
-            self._progress.runs[trace] = listed
+                draft,
+                trace,
+                TraceKind(schema.kind),
+                self._state.runs.get(trace, []),
+                partitions=self._partitions,
+                **self._state.counts.of(trace)._asdict(),
+            )
+            self._state.runs[trace] = listed
         for name, reader in self._readers.items():
             position = reader.save(draft)
             mark = self._watermarks.marks_us.get(name)
@@ -421,35 +423,26 @@ class Engine:
             self._logs.save(name, position, draft)
         if self._watermarks.previous_watermark_us is not None:
             draft.set_watermark(self._watermarks.previous_watermark_us)
-        draft.add_processed(waiting.rows)
+        draft.add_processed(pending.rows)
         for sink in self._graph.sinks:
-            staged = waiting.staged.get(sink.name, [])
+            staged = pending.staged.get(sink.name, [])
             if staged:
-                directory = self._writers[sink.name].staging(waiting.checkpoint)[1]
+                directory = self._writers[sink.name].staging(pending.checkpoint)[1]
                 token = token_text(directory, staged)
                 draft.stage_sink(sink.name, token, replay=sink.connector.replay)
         draft.set_properties({**draft.properties, **self._outputs.properties})
         failpoint("epoch.after_draft")
-        self._progress.parent = waiting.checkpoint
-        self._commit = self._thread.submit(self._finish, draft, waiting.state)
+        self._state.parent = pending.checkpoint
+        self._commit = self._thread.submit(self._finish, draft, pending.state)
         self._schedule.checkpointed()
         if clock is not None:
             clock.lap("draft")
 
-    def _expire(self) -> None:
-        """Runs wholly behind the bound leave the lists unread; nobody will ask for them again."""
-        schemas = self._schemas
-        for trace, bound in self._bounds().items():
-            runs = self._progress.runs.get(trace, [])
-            gone = set(expired_runs(runs, bound, time_is_key=schemas[trace].time_is_key))
-            if gone:
-                self._progress.runs[trace] = [run for run in runs if run not in gone]
-
-    def _finish(self, draft: Any, state: CheckpointState) -> float:
+    def _finish(self, draft: Any, checkpoint: CheckpointState) -> float:
         """Commit, publish, tell the sources, retain: in the commit thread."""
         start = time.perf_counter()
         summary = self._store.commit(draft)
-        state.durable = True
+        checkpoint.durable = True
         committed_ms = (time.perf_counter() - start) * 1e3
         failpoint("epoch.after_commit")
         if summary.sinks:
@@ -457,8 +450,7 @@ class Engine:
         failpoint("epoch.after_publish")
         self._logs.tell(self._store)
         pending = len(self._store.pending())
-        made = record_checkpoint(self._graph.pipeline, summary, committed_ms, pending)
-        self._on_checkpoint(made)
+        self._on_checkpoint(record_checkpoint(self._graph.pipeline, summary, committed_ms, pending))
         report = self._store.retain()
         if report.error is not None:
             log.warning("retention failed and will be tried again: %s", report.error)
@@ -474,25 +466,25 @@ class Engine:
         commit, self._commit = self._commit, None
         took = commit.result()
         if compact:
-            self._compactor.collect(self._progress.runs)
+            self._compactor.collect(self._state.runs)
             self._compact()
         return took
 
     def _compact(self) -> None:
         """Begin the next compaction that is due."""
-        if (parent := self._progress.parent) is not None:
-            self._compactor.start(self._progress.runs, self._schemas, parent, self._bounds())
+        if (parent := self._state.parent) is not None:
+            self._compactor.start(self._state.runs, self._schemas, parent, self._bounds())
 
     def finish(self, *, last: bool = True) -> None:
         """Commit what is left. last: nothing else follows in this run."""
-        if self._waiting is not None and self._waiting.epochs:
-            self._hand_over()
+        if self._pending is not None and self._pending.epochs:
+            self._start_commit()
         self.wait(compact=not last)
         if last and self._compactor.error is not None:
             self.summary.notes.append(f"a compaction failed: {self._compactor.error}")
 
     def close(self) -> None:
-        """Let go of threads; nothing is committed."""
+        """Release the threads; nothing is committed."""
         self._compactor.stop()
         self._ahead_thread.shutdown(wait=True, cancel_futures=True)
         if self._ahead is not None:

@@ -1,11 +1,12 @@
-"""A changed pipeline on an old store: what is kept, dropped, filled anew, and what is refused.
+"""A changed pipeline on an old store: what is kept, dropped, backfilled, and what is refused.
 
 Invariants:
 - The decision is a pure function of the two topologies and the graph, made before anything runs.
 - State is only kept for an operator that means exactly what it meant. A part that changed its
-  meaning must take a new name: then the old one is removed and the new one filled.
-- A new operator or sink is filled from the history of its sources or from the state of operators
-  that hold all their rows; where neither is possible the change is refused, never half done.
+  meaning must take a new name: then the old one is removed and the new one backfilled.
+- A new operator or sink is backfilled from the history of its sources or from the state of
+  operators that hold all their rows; where neither is possible the change is refused, never half
+  done.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ChangePlan:
     rebuilt: frozenset[str] = frozenset()
 
     @property
-    def fills(self) -> bool:
+    def backfills(self) -> bool:
         """Whether new operators or sinks must be given rows of the past."""
         return bool(self.new) and bool(self.from_sources or self.from_state)
 

@@ -1,4 +1,4 @@
-"""Beacons: one row of weight zero for each partition, for operators that also work by time.
+"""Heartbeats: one row of weight zero for each partition, for operators that also work by time.
 
 A task learns from its rows which partition it is. A partition without rows would not know, and the
 windows and timers that wait there would never fire. Weight zero means nothing to any operator.
@@ -12,8 +12,10 @@ from holdfast.ids import VNODE_BITS, VNODE_COUNT
 from holdfast.operators.base import HASH, WEIGHT
 
 
-def with_beacons(spark: Any, frame: Any, partitions: int) -> Any:
-    """The same rows, and a beacon for every partition; `frame` has a hash and a weight."""
+def with_heartbeats(spark: Any, frame: Any, partitions: int) -> Any:
+    """The same rows, and a heartbeat for every partition; `frame` has a hash and a weight."""
     first = f"shiftleft(id * {VNODE_COUNT} div {partitions}, {64 - VNODE_BITS})"
-    beacons = spark.range(0, partitions, 1, 1).selectExpr(f"{first} AS {HASH}", f"0L AS {WEIGHT}")
-    return frame.unionByName(beacons, allowMissingColumns=True)
+    heartbeats = spark.range(0, partitions, 1, 1).selectExpr(
+        f"{first} AS {HASH}", f"0L AS {WEIGHT}"
+    )
+    return frame.unionByName(heartbeats, allowMissingColumns=True)

@@ -14,7 +14,7 @@ ROWS_PER_KEY_MIN = 8
 
 
 @dataclass
-class Crowding:
+class PartialAggregationPolicy:
     """Rows and keys that each operator saw in its last epoch."""
 
     seen: dict[str, tuple[int, int]] = field(default_factory=dict)

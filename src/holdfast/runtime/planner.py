@@ -35,7 +35,7 @@ from holdfast.runtime.graph import (
     UnionNode,
     upstream,
 )
-from holdfast.runtime.heartbeats import with_beacons
+from holdfast.runtime.heartbeats import with_heartbeats
 from holdfast.runtime.task import (
     CONTROL,
     Control,
@@ -100,7 +100,7 @@ class FrameBuilder:
         }
         self._feeding = _feeding(graph, self._direct)
         self.condensing: set[str] = set()
-        """Operators whose rows are added up in the JVM first; see `Crowding`."""
+        """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
         self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
         n = partitions
@@ -235,7 +235,7 @@ class FrameBuilder:
         if node.name in self.condensing and resolved.condense is not None:
             frame = resolved.condense(frame)
         if resolved.work.timed:
-            frame = with_beacons(self._spark, frame, n)
+            frame = with_heartbeats(self._spark, frame, n)
         shuffled = frame.repartitionById(n, self._partition)
         emit = node.name in self._feeding
         targets = tuple(

@@ -73,7 +73,7 @@ class StartPlanner:
         return plan.manifest
 
     def decide(self, outputs: Outputs, store: Store, topology: Topology) -> ChangePlan:
-        """What an opened store and its outputs need: returns what is filled, rebuilds included."""
+        """What an opened store and its outputs need; returns what is backfilled or rebuilt."""
         self._check_removed(store)
         return self._look(
             outputs,

@@ -202,7 +202,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
         counters["rows"] = sum(batch.num_rows for batch in received)
     elif received:
         rows = one_batch(pa.Table.from_batches(received))
-        if spec.work.timed:  # beacons only say which partition this is
+        if spec.work.timed:  # heartbeats only say which partition this is
             rows = rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
         counters["rows"] = rows.num_rows
         counters["rows_in"] = int(np.abs(weights_of(rows)).sum())

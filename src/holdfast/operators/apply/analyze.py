@@ -47,7 +47,7 @@ def resolve_apply(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     texts = [f"{hash_text(keys)} AS {HASH}", *(quoted(name) for name in row.names)]
     if weighted:
         texts.append(WEIGHT)
-    elif work.timed:  # beacons of weight zero must be told from rows
+    elif work.timed:  # heartbeats of weight zero must be told from rows
         texts.append(f"1L AS {WEIGHT}")
     select = Selection(*texts)
     return Resolved(node, work, lambda inputs: select(inputs[0]))
