@@ -59,7 +59,7 @@ class Holdfast(Epochs):
         pipe = hf.Pipeline("bench", store=home / "cp", spark=spark, partitions=PARTITIONS)
         files = hf.sources.Files(str(home / "in"), schema=SCHEMA, files_max=1)
         rows = pipe.source("in", files, event_time="at", delay="2 minutes")
-        window = hf.sliding("at", "10 minutes", "2 minutes")
+        window = hf.sliding("at", size="10 minutes", slide="2 minutes")
         rows.group_by("k", window).agg(n=hf.count(), s=hf.sum("x"), m=hf.max("x"), name="slides")
         super().__init__(pipe)
 

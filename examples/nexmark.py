@@ -101,7 +101,7 @@ def _q4_batch(w: World) -> Any:
 
 
 def _q5(w: World) -> Any:
-    counts = w.bids.group_by("auction", hf.sliding("at", "10 seconds", "2 seconds")).agg(
+    counts = w.bids.group_by("auction", hf.sliding("at", size="10 seconds", slide="2 seconds")).agg(
         n=hf.count(), name="bid_counts"
     )
     return counts.top_k(1, per=["window_start", "window_end"], order_by="n desc", name="hot_items")
@@ -121,7 +121,7 @@ def _q5_batch(w: World) -> Any:
 
 
 def _q7(w: World) -> Any:
-    highest = w.bids.group_by(hf.tumbling("at", "10 seconds")).agg(
+    highest = w.bids.group_by(hf.tumbling("at", size="10 seconds")).agg(
         price=hf.max("price"), name="highest"
     )
     inside = "at >= window_start AND at < window_end"
@@ -137,7 +137,7 @@ def _q7_batch(w: World) -> Any:
 
 
 def _q8(w: World) -> Any:
-    every = hf.tumbling("at", "10 seconds")
+    every = hf.tumbling("at", size="10 seconds")
     people = w.people.group_by("id", "name", every).agg(people=hf.count(), name="newcomers")
     sellers = w.auctions.group_by("seller", every).agg(auctions=hf.count(), name="sellers")
     on = {"id": "seller", "window_start": "window_start", "window_end": "window_end"}
@@ -175,7 +175,7 @@ def _q9_batch(w: World) -> Any:
 
 
 def _q11(w: World) -> Any:
-    return w.bids.group_by("bidder", hf.session_window("at", "2 seconds")).agg(
+    return w.bids.group_by("bidder", hf.session_window("at", gap="2 seconds")).agg(
         bids=hf.count(), name="sessions"
     )
 
@@ -188,8 +188,8 @@ def _q11_batch(w: World) -> Any:
 
 
 def _q12(w: World) -> Any:
-    return w.bids.group_by("bidder", hf.tumbling("at", "10 seconds")).agg(
-        bids=hf.count(), name="bids_per_bidder", emit="close"
+    return w.bids.group_by("bidder", hf.tumbling("at", size="10 seconds", emit="close")).agg(
+        bids=hf.count(), name="bids_per_bidder"
     )
 
 

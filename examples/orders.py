@@ -48,7 +48,7 @@ def main() -> None:
     if summary.resumed_from is not None:
         print(f"resumed after epoch {summary.resumed_from}")
     spark = pipe.session()
-    view = pipe.view("totals").dataframe(spark)
+    view = pipe.view("totals").to_spark(spark)
     view.orderBy("total", ascending=False).show(5, truncate=False)
 
     read = (int(summary.last_epoch or 0) + 1) * (ROWS // EPOCHS)

@@ -59,7 +59,7 @@ def test_a_stored_pipeline_continues_with_the_right_rows(spark, tmp_path, versio
         " GROUP BY customer"
     )
     wanted = sorted(tuple(row) for row in batch.collect())
-    view = pipe.view("totals").arrow().select(["customer", "total", "n", "low"])
+    view = pipe.view("totals").to_arrow().select(["customer", "total", "n", "low"])
     assert sorted(tuple(row.values()) for row in view.to_pylist()) == wanted
     columns = ["customer", "total", "n", "low"]
     assert sum(published(spark, folder / "out", columns).values()) == len(wanted)

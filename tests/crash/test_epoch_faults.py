@@ -116,7 +116,7 @@ def test_a_pipeline_with_store_and_output_on_s3_survives_a_crash(
     pipe = declare()
     pipe.run(takeover=True)
     wanted = {k: (60, sum(range(k, 300, 5))) for k in range(5)}
-    rows = pipe.view("totals").dataframe(spark).collect()
+    rows = pipe.view("totals").to_spark(spark).collect()
     assert {row["k"]: (row["n"], row["s"]) for row in rows} == wanted
     storage = open_storage(f"{s3_url}/out", options=s3_options)
     net: Counter = Counter()

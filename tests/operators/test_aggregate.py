@@ -65,7 +65,7 @@ def test_random_histories_with_crashes_and_rescales_equal_the_batch_answer(
         check_all(spark, tmp_path, live)
     pipe = pipeline(tmp_path, spark)
     rows = [row for row, n in live.items() for _ in range(n)]
-    assert rows_of(pipe.view("totals").dataframe(spark), TOTALS) == rows_of(
+    assert rows_of(pipe.view("totals").to_spark(spark), TOTALS) == rows_of(
         batch_totals(spark, rows), TOTALS
     )
     assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
@@ -80,7 +80,7 @@ def test_a_view_can_be_read_at_every_retained_checkpoint(spark, tmp_path) -> Non
     rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="t")
     pipe.run()
     for epoch in (1, 2, 3):
-        table = pipe.view("t", at=f"epoch:{epoch}").arrow()
+        table = pipe.view("t", at=f"epoch:{epoch}").to_arrow()
         ids = range((epoch + 1) * 10)
         want = {
             k: (len([i for i in ids if i % 3 == k]), sum(i for i in ids if i % 3 == k))

@@ -89,7 +89,7 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path) -> None:
         assert published(spark, tmp_path / "out", ["k", "n", "s"]) == wanted
         best = batch(spark, live).orderBy("s", ascending=False).select("s").limit(2)
         assert published(spark, tmp_path / "best", ["s"]) == rows_of(best, ["s"])
-    view = build(tmp_path, spark, totals()).view("own").dataframe(spark)
+    view = build(tmp_path, spark, totals()).view("own").to_spark(spark)
     assert rows_of(view, ["k", "n", "s"]) == wanted
 
 
@@ -112,7 +112,7 @@ def test_a_failing_function_leaves_the_last_checkpoint_and_can_be_mended(spark, 
     assert published(spark, tmp_path / "out", ["k", "n", "s"]) == out
     pipe.run()
     wanted = Counter({("a", 2, 6): 1, ("b", 1, 2): 1})
-    found = Counter((r["k"], r["n"], r["s"]) for r in pipe.view("own").arrow().to_pylist())
+    found = Counter((r["k"], r["n"], r["s"]) for r in pipe.view("own").to_arrow().to_pylist())
     assert found == wanted
     assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
@@ -154,7 +154,7 @@ def test_timers_close_what_the_watermark_has_passed_and_nothing_is_left(spark, t
     out = {row["k"]: row["n"] for row in spark.read.parquet(str(tmp_path / "out")).collect()}
     # The watermark ends at 298 s; key 28 ends at 289 s and is due at 294 s, key 29 at 304 s.
     assert out == dict.fromkeys(range(29), 10)
-    left = pipe.view("sessions").arrow().to_pylist()
+    left = pipe.view("sessions").to_arrow().to_pylist()
     assert [(r["k"], r["n"], r["wake"]) for r in left] == [
         (29, 10, datetime(1970, 1, 1, 0, 5, 4, tzinfo=UTC))
     ]
@@ -175,7 +175,7 @@ def test_state_is_forgotten_with_a_ttl(spark, tmp_path) -> None:
     rows.apply(keep, key="k", state_schema="n long", output_schema="k long", name="own", time="at",
                ttl="60 seconds")  # fmt: skip
     summary = pipe.run()
-    shown = {row["k"] for row in pipe.view("own").arrow().to_pylist()}
+    shown = {row["k"] for row in pipe.view("own").to_arrow().to_pylist()}
     # The last epoch ran with the watermark of the one before, 349 s: what was touched before 289 s is gone.
     assert shown == {-1, *range(14, 20)}
     assert summary.late == 1
@@ -193,8 +193,8 @@ rows.apply(one, key="k", state_schema="n long", output_schema="k long", name="ow
 rows.group_by("k").agg(n=hf.udaf(lambda t, n: t.group_by("group").aggregate(
     [("weight", "sum")]).sort_by("group")["weight_sum"], inputs=["k"], returns="long"), name="agg")
 pipe.run()
-print(sorted(r["k"] for r in pipe.view("own").arrow().to_pylist()),
-      sorted(r["n"] for r in pipe.view("agg").arrow().to_pylist()))
+print(sorted(r["k"] for r in pipe.view("own").to_arrow().to_pylist()),
+      sorted(r["n"] for r in pipe.view("agg").to_arrow().to_pylist()))
 """
 
 

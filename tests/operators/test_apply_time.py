@@ -85,7 +85,7 @@ def test_timers_close_sessions_as_spark_would(spark, tmp_path) -> None:
     found = published(spark, tmp_path / "out", columns)
     assert found == rows_of(wanted, columns)
     assert sum(found.values()) > 6
-    left = sessions_pipeline(tmp_path, spark, 2).view("sessions").arrow().to_pylist()
+    left = sessions_pipeline(tmp_path, spark, 2).view("sessions").to_arrow().to_pylist()
     assert [row["k"] for row in left] == ["end"]
 
 
@@ -116,4 +116,4 @@ def test_keys_that_nobody_touches_leave_the_disk(spark, tmp_path) -> None:
         manifest = pipe.reader().manifest("latest")
         sizes.append(sum(r.size for n in ("mine", "mine.timers") for r in runs_of(manifest, n)))
     assert sizes[-1] <= 1.6 * sizes[0]
-    assert pipe.view("mine").arrow().num_rows <= 5_000
+    assert pipe.view("mine").to_arrow().num_rows <= 5_000

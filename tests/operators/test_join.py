@@ -176,7 +176,7 @@ def test_joins_and_sets_equal_the_batch_answer(spark, tmp_path, seed, hows, sets
     run_history(spark, tmp_path, seed, plain_pipeline, "", hows, sets)
     pipe = plain_pipeline(tmp_path, spark, 2, hows, sets)
     for rule in ("except", "intersect-all"):
-        table = pipe.view(rule).arrow()
+        table = pipe.view(rule).to_arrow()
         assert Counter(tuple(row.values()) for row in table.to_pylist()) == published(
             tmp_path / "out" / rule
         )

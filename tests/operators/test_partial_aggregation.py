@@ -70,7 +70,7 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
         assert pipe.resolve()["totals"].condense is not None
         pipe.run()
         assert ({"totals"} in used) is (home == "crowded")
-        frame = pipe.view("totals").dataframe(spark)
+        frame = pipe.view("totals").to_spark(spark)
         columns = columns or frame.columns
         if home == "plain":
             wanted, schema = rows_of(frame, columns), frame.schema

@@ -129,11 +129,11 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
         check(spark, tmp_path, live)
     pipe = build(tmp_path, spark, partitions=2, weighted=weighted)
     wanted = batch(spark, live)
-    assert rows_of(pipe.view("top").dataframe(spark), TOP) == wanted["top"]
-    assert Counter(r["k"] for r in pipe.view("last").arrow().to_pylist()) == Counter(
+    assert rows_of(pipe.view("top").to_spark(spark), TOP) == wanted["top"]
+    assert Counter(r["k"] for r in pipe.view("last").to_arrow().to_pylist()) == Counter(
         {row[0] for row in live}
     )
-    assert rows_of(pipe.view("gathered").dataframe(spark), GATHERED) == wanted["gathered"]
+    assert rows_of(pipe.view("gathered").to_spark(spark), GATHERED) == wanted["gathered"]
     assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 
@@ -144,7 +144,10 @@ def test_a_view_of_top_rows_shows_equal_rows_as_often_as_they_are_there(spark, t
     source = hf.sources.Files(str(tmp_path / "in"), schema=SCHEMA, weight="w")
     pipe.source("s", source).top_k(3, per="k", order_by="x", name="top")
     pipe.run()
-    for rows in (pipe.view("top").arrow().to_pylist(), pipe.view("top").dataframe(spark).collect()):
+    for rows in (
+        pipe.view("top").to_arrow().to_pylist(),
+        pipe.view("top").to_spark(spark).collect(),
+    ):
         assert sorted(row["x"] for row in rows) == [0, 1, 1]
 
 
@@ -165,7 +168,7 @@ def test_approximate_counts_are_near_and_exact_where_rows_can_be_taken_back(
         d=hf.approx_count_distinct("concat('v', x)", rsd=0.02), e=hf.count_distinct("x"), name="t"
     )
     pipe.run()
-    found = pipe.view("t").arrow().to_pylist()
+    found = pipe.view("t").to_arrow().to_pylist()
     assert len(found) == 3
     for row in found:
         assert abs(row["d"] - row["e"]) <= (0 if weighted else 5 * 0.02 * row["e"])
@@ -179,7 +182,7 @@ def test_gathered_aggregates_work_inside_windows(spark, tmp_path) -> None:
         "n", hf.sources.Generator(columns, rows=120, rows_per_epoch=40), event_time="at",
         delay="10 minutes",
     )  # fmt: skip
-    rows.group_by("k", hf.sliding("at", "40 seconds", "20 seconds")).agg(
+    rows.group_by("k", hf.sliding("at", size="40 seconds", slide="20 seconds")).agg(
         m=hf.median("x"), l=hf.collect_list("x", limit=4), a=hf.first("x", order_by="at"),
         u=hf.udaf(own_aggregate(), inputs=["x AS twice"], returns="long"), name="w",
     )  # fmt: skip
@@ -193,7 +196,7 @@ def test_gathered_aggregates_work_inside_windows(spark, tmp_path) -> None:
         FROM (SELECT *, window(at, '40 seconds', '20 seconds') AS window FROM n) GROUP BY k, window"""
     )
     names = ["k", "window_start", "m", "l", "a", "u"]
-    assert rows_of(pipe.view("w").dataframe(spark), names) == rows_of(wanted, names)
+    assert rows_of(pipe.view("w").to_spark(spark), names) == rows_of(wanted, names)
 
 
 def test_wrong_types_are_found_before_anything_runs(spark, tmp_path) -> None:

@@ -39,7 +39,9 @@ def _state(changes, state, context):
 
 KEY_ROLES = {
     "group": lambda s: s.group_by("x").agg(n=hf.count(), name="op"),
-    "window": lambda s: s.group_by("x", hf.tumbling("t", "1 hour")).agg(n=hf.count(), name="op"),
+    "window": lambda s: s.group_by("x", hf.tumbling("t", size="1 hour")).agg(
+        n=hf.count(), name="op"
+    ),
     "distinct": lambda s: s.distinct(name="op"),
     "dedupe": lambda s: s.dedupe("x", name="op"),
     "join": lambda s: s.join(s.select("x", "k AS k2"), "x", name="op"),

@@ -59,12 +59,19 @@ def test_windows_equal_sparks_own_through_crashes_and_rescales(spark, tmp_path, 
 
     def make(partitions):
         pipe, rows = declared(tmp_path, spark, partitions=partitions)
-        hops = rows.group_by("k", hf.tumbling("at", "30 seconds", offset="10 seconds"))
-        hops = hops.agg(**AGGREGATES, name="hops", lateness="15 seconds")
+        hops = rows.group_by(
+            "k",
+            hf.tumbling(
+                "at", size="30 seconds", offset="10 seconds", allowed_lateness="15 seconds"
+            ),
+        )
+        hops = hops.agg(**AGGREGATES, name="hops")
         sink(pipe, tmp_path, "hops", hops)
         sink(pipe, tmp_path, "late", hops.late)
-        slides = rows.group_by("k", hf.sliding("at", "30 seconds", "12 seconds"))
-        sink(pipe, tmp_path, "slides", slides.agg(**AGGREGATES, name="slides", emit="close"))
+        slides = rows.group_by(
+            "k", hf.sliding("at", size="30 seconds", slide="12 seconds", emit="close")
+        )
+        sink(pipe, tmp_path, "slides", slides.agg(**AGGREGATES, name="slides"))
         sink(pipe, tmp_path, "all", rows.group_by("k").agg(n=hf.count(), name="all"))
         return pipe
 
@@ -94,7 +101,7 @@ def test_windows_equal_sparks_own_through_crashes_and_rescales(spark, tmp_path, 
         assert published(spark, tmp_path / "all", ["k", "n"]) == Counter(
             text((row["k"], row["n"])) for row in every
         )  # an operator without windows is not touched by the watermark
-        left = make(2).view("hops").arrow().to_pylist()
+        left = make(2).view("hops").to_arrow().to_pylist()
         shown = Counter(
             text((*(r[n].replace(tzinfo=None) if "window" in n else r[n] for n in COLUMNS),))
             for r in left
@@ -112,9 +119,9 @@ def test_sessions_equal_sparks_own_through_crashes_and_rescales(spark, tmp_path,
 
     def make(partitions):
         pipe, rows = declared(tmp_path, spark, partitions=partitions)
-        visits = rows.group_by("k", hf.session_window("at", "5 seconds")).agg(
-            **AGGREGATES, name="visits", emit=emit, lateness="4 seconds"
-        )
+        visits = rows.group_by(
+            "k", hf.session_window("at", gap="5 seconds", emit=emit, allowed_lateness="4 seconds")
+        ).agg(**AGGREGATES, name="visits")
         sink(pipe, tmp_path, "visits", visits)
         return pipe
 
@@ -130,8 +137,8 @@ def test_sessions_equal_sparks_own_through_crashes_and_rescales(spark, tmp_path,
 def closing(home, spark, *, partitions=2):
     """Counts by ten seconds, when they close, and the rows that came too late."""
     pipe, rows = declared(home, spark, partitions=partitions)
-    done = rows.group_by("k", hf.tumbling("at", "10 seconds")).agg(
-        n=hf.count(), name="tens", emit="close"
+    done = rows.group_by("k", hf.tumbling("at", size="10 seconds", emit="close")).agg(
+        n=hf.count(), name="tens"
     )
     sink(pipe, home, "tens", done)
     sink(pipe, home, "late", done.late)
@@ -195,7 +202,7 @@ def test_defect_42_one_row_from_the_future_does_not_close_everything(spark, tmp_
         None, (5 - DELAY) * SECOND, (45 - DELAY) * SECOND,
     ]  # fmt: skip
     assert reports[-1].lag_us == DELAY * SECOND
-    open_ = closing(tmp_path, spark).view("tens").arrow()
+    open_ = closing(tmp_path, spark).view("tens").to_arrow()
     assert sorted(row["k"] for row in open_.to_pylist()) == ["a", "b"]
 
 
@@ -211,8 +218,8 @@ def pair(home, spark, *, idle=None):
         idle_after=idle,
     )  # fmt: skip
     for name, rows in (("tens", fast), ("slow_tens", slow)):
-        window = rows.group_by("k", hf.tumbling("at", "10 seconds"))
-        sink(pipe, home, name, window.agg(n=hf.count(), name=name, emit="close"))
+        window = rows.group_by("k", hf.tumbling("at", size="10 seconds", emit="close"))
+        sink(pipe, home, name, window.agg(n=hf.count(), name=name))
     return pipe
 
 
@@ -240,14 +247,16 @@ def test_one_job_an_epoch_and_times_observed_through_a_diamond(spark, tmp_path) 
         rows_per_epoch=100,
     )  # fmt: skip
     rows = pipe.source("in", source, event_time="at")
-    minutes = rows.group_by("k", hf.tumbling("at", "1 minute")).agg(n=hf.count(), name="minutes")
-    again = minutes.group_by(hf.tumbling("window_start", "2 minutes")).agg(
-        n=hf.sum("n"), name="pairs", emit="close"
+    minutes = rows.group_by("k", hf.tumbling("at", size="1 minute")).agg(
+        n=hf.count(), name="minutes"
+    )
+    again = minutes.group_by(hf.tumbling("window_start", size="2 minutes", emit="close")).agg(
+        n=hf.sum("n"), name="pairs"
     )
     sink(pipe, tmp_path, "pairs", again)
     sink(pipe, tmp_path, "minutes", minutes)
     sink(pipe, tmp_path, "visits", rows.where("x % 50 < 25").group_by(
-        "k", hf.session_window("at", "10 seconds")).agg(n=hf.count(), name="visits", emit="close"))  # fmt: skip
+        "k", hf.session_window("at", gap="10 seconds", emit="close")).agg(n=hf.count(), name="visits"))  # fmt: skip
     nothing = rows.where("false").group_by("k").agg(n=hf.count(), name="nothing")
     sink(pipe, tmp_path, "nothing", nothing)
     jobs: list[int] = []
@@ -281,7 +290,7 @@ def test_an_epoch_compiles_no_new_code(spark, tmp_path) -> None:
     for _ in range(6):
         history.random(10)
     pipe, rows = declared(tmp_path, spark)
-    slides = rows.group_by("k", hf.sliding("at", "30 seconds", "12 seconds"))
+    slides = rows.group_by("k", hf.sliding("at", size="30 seconds", slide="12 seconds"))
     slides.agg(**AGGREGATES, name="slides")
     compiled: list[int] = []
     pipe.run(on_epoch=lambda report: compiled.append(metric().getCount()))
@@ -297,10 +306,10 @@ def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> 
         rows=24 * 400, rows_per_epoch=400,
     )  # fmt: skip
     rows = pipe.source("in", source, event_time="at", delay="5 seconds")
-    by = rows.group_by("k", hf.sliding("at", "20 seconds", "10 seconds"))
-    by.agg(n=hf.count(), d=hf.count_distinct("x"), name="slides", emit="close")
+    by = rows.group_by("k", hf.sliding("at", size="20 seconds", slide="10 seconds", emit="close"))
+    by.agg(n=hf.count(), d=hf.count_distinct("x"), name="slides")
     busy = rows.where("pmod(x, 10) < 5")
-    busy.group_by("k", hf.session_window("at", "2 seconds")).agg(n=hf.count(), name="visits")
+    busy.group_by("k", hf.session_window("at", gap="2 seconds")).agg(n=hf.count(), name="visits")
     sizes: dict[str, list[int]] = {}
     counts: list[int] = []
 
@@ -337,16 +346,16 @@ def test_aggregates_that_gather_values_work_in_windows(spark, tmp_path, kind) ->
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
     rows = pipe.source("in", hf.sources.Generator(columns, rows=90, rows_per_epoch=45))
     window = (
-        hf.tumbling("at", "1 minute")
+        hf.tumbling("at", size="1 minute")
         if kind == "tumbling"
-        else hf.session_window("at", "8 seconds")
+        else hf.session_window("at", gap="8 seconds")
     )
     rows.group_by("k", window).agg(
         md=hf.median("x"), xs=hf.collect_set("x", limit=100), d=hf.count_distinct("x"),
         sd=hf.stddev("x"), f=hf.first("x", order_by="at"), name="w",
     )  # fmt: skip
     pipe.run()
-    got = pipe.view("w").dataframe(spark)
+    got = pipe.view("w").to_spark(spark)
     frame = spark.range(90).selectExpr(*(f"{text} AS {name}" for name, text in columns.items()))
     own = F.window("at", "1 minute") if kind == "tumbling" else F.session_window("at", "8 seconds")
     expected = frame.groupBy("k", own.alias("w")).agg(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from holdfast.errors import InvalidInputError
@@ -93,6 +93,33 @@ class Aggregate:
     expression: str | None = None
     population: bool = False
     detail: Any = None
+    column: str | None = None
+
+    def alias(self, column: str) -> Aggregate:
+        """The same aggregate with the name of its column: `hf.sum("amount").alias("total")`.
+
+        Args:
+            column: the column's name; any name that a column can have.
+
+        Returns:
+            The aggregate, for `Grouped.agg`.
+
+        Raises:
+            InvalidInputError: the name is not text.
+
+        Example:
+            >>> hf.count().alias("name").column
+            'name'
+        """
+        if not isinstance(column, str):
+            raise InvalidInputError(
+                "the name of a column is text",
+                kind="invalid_alias",
+                aggregate=str(self),
+                value=repr(column)[:60],
+                remedy='write it like hf.sum("amount").alias("total")',
+            )
+        return replace(self, column=column)
 
     def __str__(self) -> str:
         """As in SQL."""

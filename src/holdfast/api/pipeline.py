@@ -9,15 +9,18 @@ from contextlib import closing
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+from holdfast.api.spelling import keywords
 from holdfast.api.stream import Stream
 from holdfast.api.view import View
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import SystemClock
-from holdfast.durations import duration_us
+from holdfast.connectors.base import Sink, Source
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT
@@ -45,6 +48,9 @@ from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
 
+CheckpointRef = str | int | datetime
+"""How a checkpoint is named: an id or its start, a label, an epoch, a time, `ago:2h`, `latest`."""
+
 loading: ContextVar[bool] = ContextVar("loading", default=False)
 """True while `holdfast run` loads a file, which declares its pipeline and must not run it."""
 
@@ -62,7 +68,7 @@ class Pipeline:
     def __init__(
         self,
         name: str,
-        store: str | Path,
+        store: str | PathLike[str],
         *,
         settings: Settings | None = None,
         partitions: int | None = None,
@@ -70,7 +76,7 @@ class Pipeline:
         spark: Any = None,
         spark_config: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
-        cache: str | None = None,
+        cache: str | PathLike[str] | None = None,
     ) -> None:
         """Declare a pipeline; nothing happens before `run`."""
         self._graph = Graph(name)
@@ -84,10 +90,12 @@ class Pipeline:
             )  # fmt: skip
         self._master, self._spark, self._config = master, spark, dict(spark_config or {})
         self._resolved: tuple[tuple[int, ...], dict[str, Resolved]] | None = None
-        text = str(store)
+        text = fspath(store)
         remote = "://" in text and not text.startswith("file://")
         url = text if remote else str(Path(text.removeprefix("file://")).expanduser().absolute())
-        cached = cache or (str(Path.home() / ".cache" / "holdfast" / "runs") if remote else None)
+        cached = (fspath(cache) if cache else None) or (
+            str(Path.home() / ".cache" / "holdfast" / "runs") if remote else None
+        )
         self._place = StorageLocation(url, dict(storage_options or {}), cached)
         if remote and text.split("://", 1)[0] not in OBJECT_SCHEMES:
             raise InvalidInputError(
@@ -100,12 +108,12 @@ class Pipeline:
     def source(
         self,
         name: str,
-        connector: Any,
+        connector: Source,
         *,
         event_time: str | None = None,
-        delay: str = "0 seconds",
-        future: str | None = "1 day",
-        idle_after: str | None = None,
+        delay: Duration = "0 seconds",
+        future: Duration | None = "1 day",
+        idle_after: Duration | None = None,
     ) -> Stream:
         """Where rows come from.
 
@@ -125,7 +133,7 @@ class Pipeline:
         self._graph.add(node)
         return Stream(self._graph, node)
 
-    def sink(self, name: str, stream: Stream, connector: Any) -> None:
+    def sink(self, name: str, stream: Stream, connector: Sink) -> None:
         """Where rows go."""
         if not isinstance(stream, Stream):
             raise InvalidInputError(
@@ -178,13 +186,14 @@ class Pipeline:
             reader.check()
         return readers
 
+    @keywords('run(from_checkpoint="ago:2h")', positional=1, renamed={"resume": "from_checkpoint"})
     def run(
         self,
         *,
         forever: bool = False,
         epochs: int | None = None,
         poll_ms: int = 500,
-        resume: str | int | datetime | None = None,
+        from_checkpoint: CheckpointRef | None = None,
         accept_duplicates: bool = False,
         allow_changes: bool = False,
         takeover: bool = False,
@@ -199,9 +208,9 @@ class Pipeline:
     ) -> RunSummary:
         """Run until the sources are drained, or `forever`, or for some epochs.
 
-        resume: go back to this checkpoint first, named as in `view`. allow_changes: the pipeline
-        may differ from the one that wrote the store: parts may be gone, and new ones are filled
-        from history or state; what cannot be done is refused before anything runs.
+        from_checkpoint: go back to this checkpoint first, named as in `view`. allow_changes: the
+        pipeline may differ from the one that wrote the store: parts may be gone, and new ones are
+        filled from history or state; what cannot be done is refused before anything runs.
         label, properties: written on every checkpoint of this run; the newest one can be named by
         its label. outputs: by sink, what to do with an output that is not simply continued: "adopt"
         (take it over from its owner and rebuild it), "keep" (take it over as it is) or "empty" (let
@@ -214,7 +223,7 @@ class Pipeline:
         self._check_not_loading()
         marks = checked_marks(label, properties)
         readers = self._open_sources()
-        going_back = self._named(resume)
+        going_back = self._named(from_checkpoint)
         spark = self.session()
         runtime = RuntimeSettings(spark)
         try:
@@ -279,7 +288,7 @@ class Pipeline:
                 "with python",
             )
 
-    def _named(self, ref: str | int | datetime | None) -> str | None:
+    def _named(self, ref: CheckpointRef | None) -> str | None:
         """The id of the checkpoint that a user names."""
         if ref is None:
             return None
@@ -288,22 +297,27 @@ class Pipeline:
     def _planner(self) -> StartPlanner:
         return StartPlanner(self._graph, self._place, self.settings, self.resolve)
 
+    @keywords(
+        'plan_outputs(from_checkpoint="ago:2h")',
+        positional=1,
+        renamed={"resume": "from_checkpoint"},
+    )
     def plan_outputs(
         self,
         *,
-        resume: str | int | datetime | None = None,
+        from_checkpoint: CheckpointRef | None = None,
         outputs: Mapping[str, Wish] | None = None,
     ) -> list[str]:
         """What the next start would do with the outputs, one line each; reads only.
 
-        resume: as if the pipeline went back to this checkpoint. What a start would refuse is raised
-        here, too.
+        from_checkpoint: as if the pipeline went back to this checkpoint. What a start would refuse
+        is raised here, too.
         """
         self.check()
         planner = self._planner()
         asked = Outputs(planner.writers(self.session()), outputs or {})
         topology = self._graph.topology(operator_parts(self.resolve()))
-        planner.ask(asked, topology, self._named(resume), accept_duplicates=True)
+        planner.ask(asked, topology, self._named(from_checkpoint), accept_duplicates=True)
         return [
             f"{name}: {decision.action}" + (f", {decision.why}" if decision.why else "")
             for name, decision in asked.decisions.items()
@@ -353,7 +367,7 @@ class Pipeline:
         for name in changes.from_state:
             found = self.resolve()[name]
             at = manifest.checkpoint if manifest else "latest"
-            rows = View(found, self._place, store.reader, at, self._count(spark)).dataframe(spark)
+            rows = View(found, self._place, store.reader, at, self._count(spark), spark).to_spark()
             views[name] = rows.withColumn(WEIGHT, _one()) if found.node.changes else rows
         engine.backfill(changes, views)
 
@@ -398,8 +412,8 @@ class Pipeline:
     def _reader(self) -> StoreReader:
         return read_store(self._place.url, self.name, options=dict(self._place.options) or None)
 
-    def view(self, operator: str, *, at: str | int | datetime = "latest") -> View:
-        """The state of an operator at a checkpoint: `.dataframe(spark)` or `.arrow()`.
+    def view(self, operator: str, *, at: CheckpointRef = "latest") -> View:
+        """The state of an operator at a checkpoint: `.to_spark()` or `.to_arrow()`.
 
         at: as `holdfast state --at`: an id or its start, a label, an epoch, a time, `ago:2h`.
         """
@@ -411,7 +425,8 @@ class Pipeline:
             )  # fmt: skip
         reader = self.reader()
         found = find_checkpoint(reader, at, SystemClock().wall_us())
-        return View(resolved, self._place, reader, found, self._count(self.session()))
+        spark = self.session()
+        return View(resolved, self._place, reader, found, self._count(spark), spark)
 
 
 def _check_partitions(partitions: int) -> int:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from holdfast.api.spelling import VIEW_USES, unknown_name
 from holdfast.checkpoint import StoreReader
-from holdfast.errors import NotFoundError
+from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
 from holdfast.operators.aggregate.execute import ROWS
 from holdfast.operators.analysis import Resolved, spark_schema
@@ -19,9 +21,14 @@ from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
 from holdfast.storage.open import StorageLocation
 
+if TYPE_CHECKING:
+    import duckdb
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
 
 class View:
-    """An operator's rows at one checkpoint: as a Spark DataFrame or an Arrow table.
+    """An operator's rows at one checkpoint: for Spark, Arrow, pandas or DuckDB.
 
     What the watermark of the checkpoint has passed is forgotten and does not show, whether or not
     it still lies on disk.
@@ -34,6 +41,7 @@ class View:
         reader: StoreReader,
         at: str | Summary,
         partitions: int,
+        spark: SparkSession,
     ) -> None:
         """Find the runs; nothing is read yet."""
         manifest = reader.manifest(at)
@@ -41,7 +49,7 @@ class View:
         self.epoch = int(manifest.epoch)
         self.checkpoint = manifest.checkpoint
         self._pipeline = reader.directory.pipeline
-        self._place, self._partitions = place, partitions
+        self._place, self._partitions, self._spark = place, partitions, spark
         if name not in resolved.work.traces:
             raise NotFoundError(
                 "the operator does not keep its result", kind="nothing_to_show", operator=name,
@@ -60,7 +68,12 @@ class View:
 
     @property
     def _all(self) -> list[str]:
-        return [*self._schema.keys.names, *self._schema.values.names]
+        return [field.name for field in self._fields]
+
+    @property
+    def _fields(self) -> list[Any]:
+        keys, values = self._schema.keys, self._schema.values  # noqa: PD011 - not of pandas
+        return [*keys, *values]
 
     def _trace(self) -> TraceReader:
         return TraceReader(
@@ -68,13 +81,87 @@ class View:
             time_bound_us=self._bound,
         )  # fmt: skip
 
-    def arrow(self) -> Any:
-        """All rows as one Arrow table."""
+    def __getattr__(self, name: str) -> Any:
+        raise unknown_name(self, name, VIEW_USES)
+
+    def to_arrow(self) -> pa.Table:
+        """All rows as one Arrow table, read without Spark.
+
+        Returns:
+            The table.
+
+        Raises:
+            StorageError: a run of the state cannot be read.
+            CorruptionError: a run does not hold what the checkpoint says.
+
+        Example:
+            >>> pipe.view("totals").to_arrow().column_names
+            ['customer', 'total']
+        """
         table = self._trace().table()
         return _present(table).select(self.columns)
 
-    def dataframe(self, spark: Any) -> Any:
-        """All rows as a Spark DataFrame, read by the executors."""
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a pandas DataFrame, read without Spark.
+
+        Returns:
+            The DataFrame.
+
+        Raises:
+            InvalidInputError: pandas is not installed.
+            StorageError: a run of the state cannot be read.
+
+        Example:
+            >>> pipe.view("totals").to_pandas().sort_values("customer").total.tolist()
+            [7.0, 5.0]
+        """
+        needs("pandas", "spark")
+        return self.to_arrow().to_pandas()
+
+    def to_duckdb(
+        self, connection: duckdb.DuckDBPyConnection | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """All rows as a DuckDB relation, read without Spark.
+
+        Args:
+            connection: the relation's connection; by default DuckDB's own, as in `duckdb.sql`.
+
+        Returns:
+            The relation; `relation.query("totals", "SELECT ...")` asks it.
+
+        Raises:
+            InvalidInputError: duckdb is not installed.
+            StorageError: a run of the state cannot be read.
+
+        Example:
+            >>> totals = pipe.view("totals").to_duckdb()
+            >>> totals.aggregate("sum(total)").fetchall()
+            [(12.0,)]
+        """
+        needs("duckdb", "sql")
+        import duckdb
+
+        return duckdb.from_arrow(
+            self.to_arrow(), connection=connection or duckdb.default_connection()
+        )
+
+    def to_spark(self, spark: SparkSession | None = None) -> DataFrame:
+        """All rows as a Spark DataFrame, read by the executors.
+
+        Args:
+            spark: a session; by default that of the pipeline.
+
+        Returns:
+            The DataFrame.
+
+        Raises:
+            StorageError: when its rows are asked for, and a run of the state cannot be read.
+
+        Example:
+            >>> pipe.view("totals").to_spark().orderBy("customer").collect()
+            [Row(customer='ann', total=7.0), Row(customer='bob', total=5.0)]
+        """
+        session: Any = self._spark if spark is None else spark
         n, columns, trace_args = self._partitions, self.columns, (
             self._runs, self._place, self._pipeline, self._schema, self._bound,
         )  # fmt: skip
@@ -88,9 +175,21 @@ class View:
                     for rows in trace.batches(partition_range(partition, n)):
                         yield _present(rows).select(columns)
 
-        fields = {f.name: f for f in [*self._schema.keys, *self._schema.values]}
+        fields = {f.name: f for f in self._fields}
         shape = spark_schema(pa.schema([fields[name] for name in columns]))
-        return spark.range(0, n, 1, n).mapInArrow(read, shape)
+        rows: DataFrame = session.range(0, n, 1, n).mapInArrow(read, shape)
+        return rows
+
+
+def needs(package: str, extra: str) -> None:
+    """Refuse early and by name what an extra would bring."""
+    if find_spec(package) is None:
+        raise InvalidInputError(
+            f"{package} is not installed",
+            kind="missing_extra",
+            package=package,
+            remedy=f"pip install 'holdfast-spark[{extra}]'",
+        )
 
 
 def _present(rows: Any) -> Any:

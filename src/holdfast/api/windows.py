@@ -1,4 +1,4 @@
-"""Windows of event time as a user writes them: `hf.tumbling("at", "1 hour")`. No Spark in here.
+"""Windows of event time as a user writes them. No Spark in here.
 
 Windows are counted from 1970-01-01 00:00:00 UTC plus `offset`, as Spark's own `window` does, and a
 session ends `gap` after its last row, as in Spark's `session_window`.
@@ -7,13 +7,16 @@ session ends `gap` after its last row, as in Spark's `session_window`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from holdfast.durations import duration_us
+from holdfast.api.spelling import keywords
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 
 WINDOWS_MAX = 1_000
 START, END = "window_start", "window_end"
+Emit = Literal["update", "close"]
+WindowKind = Literal["tumbling", "sliding", "session"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +24,20 @@ class Window:
     """One way to cut time into windows. `time` is a column or a SQL expression.
 
     Tumbling and sliding windows are `size_us` long and begin every `slide_us`. A session is as long
-    as its rows are not further apart than `size_us`.
+    as its rows are not further apart than `size_us`. `lateness_us` is None where none was asked
+    for: such a window needs no watermark.
     """
 
-    kind: Literal["tumbling", "sliding", "session"]
+    kind: WindowKind
     time: str
     size_us: int
     slide_us: int
     offset_us: int = 0
+    emit: Emit = "update"
+    lateness_us: int | None = None
 
     def __str__(self) -> str:
-        """For the fingerprint."""
+        """For the fingerprint, which has `emit` and the lateness under names of their own."""
         if self.kind == "session":
             return f"session({self.time}, gap_us={self.size_us})"
         return (
@@ -40,41 +46,163 @@ class Window:
         )
 
 
-def tumbling(time: str, size: str, *, offset: str = "0 seconds") -> Window:
-    """Windows of one size, one after the other; `offset` moves their beginning away from UTC."""
-    return sliding_of("tumbling", time, size, size, offset)
-
-
-def sliding(time: str, size: str, slide: str, *, offset: str = "0 seconds") -> Window:
-    """Windows of one size that begin every `slide`: a row belongs to several of them."""
-    return sliding_of("sliding", time, size, slide, offset)
-
-
-def session_window(time: str, gap: str) -> Window:
-    """Rows of a key that are not more than `gap` apart; a session ends `gap` after its last row."""
-    gap_us = _positive(gap, "gap")
-    return Window("session", time, gap_us, gap_us)
-
-
-def sliding_of(
-    kind: Literal["tumbling", "sliding"], time: str, size: str, slide: str, offset: str
+@keywords('hf.tumbling("at", size="1 hour")', positional=1)
+def tumbling(
+    time: str,
+    *,
+    size: Duration,
+    offset: Duration = "0 seconds",
+    emit: Emit = "update",
+    allowed_lateness: Duration | None = None,
 ) -> Window:
-    """A checked window of a fixed size."""
+    """Windows of one size, one after the other.
+
+    Args:
+        time: the column of event time, or a SQL expression.
+        size: how long a window is.
+        offset: moves the beginning of the windows away from midnight, UTC.
+        emit: "update" gives changes at every epoch; "close" gives one row for each window and
+            group, when the window is closed.
+        allowed_lateness: how far the watermark may pass the end of a window before it is closed.
+
+    Returns:
+        The window, for `Stream.group_by`.
+
+    Raises:
+        InvalidInputError: a size is not a duration or not positive, or `emit` is unknown.
+
+    Example:
+        >>> hourly = orders.group_by("customer", hf.tumbling("at", size="1 hour"))
+        >>> hourly.agg(n=hf.count(), name="hourly").columns
+        ['customer', 'window_start', 'window_end', 'n']
+    """
+    return _fixed("tumbling", time, size, size, offset, emit, allowed_lateness)
+
+
+@keywords('hf.sliding("at", size="1 hour", slide="10 minutes")', positional=1)
+def sliding(
+    time: str,
+    *,
+    size: Duration,
+    slide: Duration,
+    offset: Duration = "0 seconds",
+    emit: Emit = "update",
+    allowed_lateness: Duration | None = None,
+) -> Window:
+    """Windows of one size that begin every `slide`: a row belongs to several of them.
+
+    Args:
+        time: the column of event time, or a SQL expression.
+        size: how long a window is.
+        slide: how often a window begins; at most `size`.
+        offset: moves the beginning of the windows away from midnight, UTC.
+        emit: "update" gives changes at every epoch; "close" gives one row for each window and
+            group, when the window is closed.
+        allowed_lateness: how far the watermark may pass the end of a window before it is closed.
+
+    Returns:
+        The window, for `Stream.group_by`.
+
+    Raises:
+        InvalidInputError: a size is not a duration or out of range, or `emit` is unknown.
+
+    Example:
+        >>> recent = hf.sliding("at", size="1 hour", slide="10 minutes", emit="close")
+        >>> orders.group_by(recent).agg(n=hf.count(), name="recent").columns
+        ['window_start', 'window_end', 'n']
+    """
+    return _fixed("sliding", time, size, slide, offset, emit, allowed_lateness)
+
+
+@keywords('hf.session_window("at", gap="10 minutes")', positional=1)
+def session_window(
+    time: str,
+    *,
+    gap: Duration,
+    emit: Emit = "update",
+    allowed_lateness: Duration | None = None,
+) -> Window:
+    """Rows of a key that are not more than `gap` apart; a session ends `gap` after its last row.
+
+    Args:
+        time: the column of event time, or a SQL expression.
+        gap: how long a key must be quiet for its session to end.
+        emit: "update" gives changes at every epoch; "close" gives one row for each session, when
+            it is closed.
+        allowed_lateness: how far the watermark may pass the end of a session before it is closed.
+
+    Returns:
+        The window, for `Stream.group_by`.
+
+    Raises:
+        InvalidInputError: the gap is not a duration or not positive, or `emit` is unknown.
+
+    Example:
+        >>> visits = orders.group_by("customer", hf.session_window("at", gap="30 minutes"))
+        >>> visits.agg(spent=hf.sum("amount"), name="visits").columns
+        ['customer', 'window_start', 'window_end', 'spent']
+    """
+    gap_us = _positive(gap, "gap")
+    return _window("session", time, gap_us, gap_us, 0, emit, allowed_lateness)
+
+
+def _fixed(
+    kind: WindowKind,
+    time: str,
+    size: Duration,
+    slide: Duration,
+    offset: Duration,
+    emit: Emit,
+    allowed_lateness: Duration | None,
+) -> Window:
     size_us, slide_us = _positive(size, "size"), _positive(slide, "slide")
     if slide_us > size_us or size_us > slide_us * WINDOWS_MAX:
         raise InvalidInputError(
             "windows must begin at least once in their length, and not too often",
-            kind="invalid_window", size=size, slide=slide, limit=WINDOWS_MAX,
+            kind="invalid_window",
+            size=size,
+            slide=slide,
+            limit=WINDOWS_MAX,
             remedy=f"use a slide between size / {WINDOWS_MAX} and size",
-        )  # fmt: skip
-    return Window(kind, time, size_us, slide_us, duration_us(offset) % slide_us)
+        )
+    offset_us = duration_us(offset) % slide_us
+    return _window(kind, time, size_us, slide_us, offset_us, emit, allowed_lateness)
 
 
-def _positive(text: str, what: str) -> int:
-    found = duration_us(text)
-    if found <= 0:
+def _window(
+    kind: WindowKind,
+    time: str,
+    size_us: int,
+    slide_us: int,
+    offset_us: int,
+    emit: Emit,
+    allowed_lateness: Duration | None,
+) -> Window:
+    if not isinstance(time, str):
         raise InvalidInputError(
-            "a window needs a length", kind="invalid_window", **{what: text},
+            "a window goes by a column of event time",
+            kind="invalid_window",
+            time=repr(time)[:60],
+            remedy='give its name or a SQL expression: hf.tumbling("at", size="1 hour")',
+        )
+    if emit not in get_args(Emit):
+        raise InvalidInputError(
+            "unknown way to emit windows",
+            kind="unknown_emit",
+            emit=repr(emit)[:60],
+            remedy='use emit="update" or emit="close"',
+        )
+    lateness_us = None if allowed_lateness is None else duration_us(allowed_lateness)
+    return Window(kind, time, size_us, slide_us, offset_us, emit, lateness_us)
+
+
+def _positive(duration: Duration, what: str) -> int:
+    length_us = duration_us(duration)
+    if length_us <= 0:
+        raise InvalidInputError(
+            "a window needs a length",
+            kind="invalid_window",
+            **{what: duration},
             remedy="write it like '10 minutes'",
-        )  # fmt: skip
-    return found
+        )
+    return length_us

@@ -222,7 +222,9 @@ class Graph:
             for node in self.sources
         ]  # fmt: skip
         for node in self.operators:
-            params = {**node.params, **_steps(node)}
+            steps = _steps(node)
+            own = {f"column {k}" if k in steps else k: v for k, v in node.params.items()}
+            params = {**own, **steps}
             columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(

@@ -110,7 +110,9 @@ def run_command(
         pipe.configure(master=master, partitions=partitions)
         pipe.check()
         if dry_run:
-            return RunSummary(notes=pipe.plan_outputs(resume=resume, outputs=_wishes(outputs)))
+            return RunSummary(
+                notes=pipe.plan_outputs(from_checkpoint=resume, outputs=_wishes(outputs))
+            )
         metrics = Metrics(metrics_port, pipe.name) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
         pipe.session()
@@ -126,7 +128,7 @@ def run_command(
                     metrics.add(report)
 
             return pipe.run(
-                forever=forever, epochs=epochs, resume=resume,
+                forever=forever, epochs=epochs, from_checkpoint=resume,
                 accept_duplicates=accept_duplicates,
                 allow_changes=allow_changes, takeover=takeover,
                 label=label, properties=_properties(properties),

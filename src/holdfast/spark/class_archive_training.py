@@ -44,14 +44,14 @@ def main(home: Path, archive: Path) -> None:
         {"k": "id % 50", "at": "timestamp_millis(id)"}, rows=_ROWS, rows_per_epoch=_ROWS // 4
     )
     timed = pipe.source("generated", made, event_time="at")
-    windows = timed.group_by(tumbling("at", "1 second"), "k").agg(
+    windows = timed.group_by(tumbling("at", size="1 second"), "k").agg(
         n=aggregates.count(), name="windows"
     )
     pipe.sink("totals_out", totals, sinks.Parquet(str(home / "totals")))
     pipe.sink("rows_out", rows, sinks.Parquet(str(home / "rows")))
     pipe.sink("windows_out", windows, sinks.Parquet(str(home / "windows")))
     pipe.run()
-    pipe.view("totals").dataframe(spark).count()
+    pipe.view("totals").to_spark(spark).count()
     jvm = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to ask
     class_path = jvm.java.lang.System.getProperty("java.class.path")
     (home / "classpath").write_text(class_path, encoding="utf-8")

@@ -265,7 +265,7 @@ class World:
             if not node.view:
                 continue
             try:
-                table = pipe.view(node.name).dataframe(self.spark).toArrow()
+                table = pipe.view(node.name).to_spark(self.spark).toArrow()
             except NotFoundError as error:
                 if error.kind == "nothing_to_show":
                     continue
@@ -373,7 +373,7 @@ class World:
         ref = oldest or str(min(self.checkpoints(), key=lambda s: s.epoch).checkpoint)
         safe = all(sink.kind in ("changelog", "upsert") for sink in self.program.sinks)
         try:
-            self.run(phase.partitions, resume=ref)
+            self.run(phase.partitions, from_checkpoint=ref)
         except HoldfastError as error:
             if safe:
                 text = f"restore of {ref}: {error.kind}: {str(error)[:300]}"

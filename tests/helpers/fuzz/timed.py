@@ -228,15 +228,13 @@ def _windows(seed: int, rng: random.Random) -> Timed:
     files_max, weighted = rng.choice([1, 2, 3]), rng.random() < 0.5
     size, parts = rng.choice([(15, 1), (45, 3), (21, 3), (61, 1)])
     slide, late, emit = size // parts, rng.choice([0, 0, 11]), rng.choice(["update", "close"])
-    window = f"hf.sliding('at', '{size} seconds', '{slide} seconds')"
+    options = f"emit='{emit}', allowed_lateness='{late} seconds'"
+    window = f"hf.sliding('at', size='{size} seconds', slide='{slide} seconds', {options})"
     if parts == 1:
-        window = f"hf.tumbling('at', '{size} seconds')"
+        window = f"hf.tumbling('at', size='{size} seconds', {options})"
     code = [
         f"s0 = {_source('s0', files_max, weighted=weighted)}",
-        (
-            f"g = s0.group_by('k', {window}).agg(n=hf.count(), t=hf.sum('x'), name='g', "
-            f"emit='{emit}', lateness='{late} seconds')"
-        ),
+        (f"g = s0.group_by('k', {window}).agg(n=hf.count(), t=hf.sum('x'), name='g')"),
         _parquet("o", "g"),
     ]
     columns = {"o": RESULT}
@@ -299,8 +297,8 @@ def _sessions(seed: int, rng: random.Random) -> Timed:
         [
             f"s0 = {_source('s0', files_max, weighted=weighted)}",
             (
-                f"g = s0.group_by('k', hf.session_window('at', '{gap} seconds')).agg(n=hf.count(), "
-                f"t=hf.sum('x'), name='g', emit='{emit}')"
+                f"g = s0.group_by('k', hf.session_window('at', gap='{gap} seconds', emit='{emit}'))"
+                ".agg(n=hf.count(), t=hf.sum('x'), name='g')"
             ),
             _parquet("o", "g"),
         ]

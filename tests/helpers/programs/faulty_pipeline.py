@@ -82,7 +82,7 @@ def main() -> None:
     answer = answer.selectExpr("k", "`count(1)` AS n", "`sum(x)` AS s")
     facts["batch"] = listed(answer.collect())
     facts["batch_big"] = listed(answer.where("n > 10").collect())
-    facts["view"] = listed(pipe.view("totals").dataframe(spark).collect())
+    facts["view"] = listed(pipe.view("totals").to_spark(spark).collect())
     facts["published"], facts["big"] = net(home / "out"), net(home / "big")
     facts["verified"] = hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
     facts["epochs"] = epochs

@@ -103,4 +103,4 @@ def test_what_cannot_begin_ahead_runs_in_its_epoch(spark, tmp_path, monkeypatch)
     monkeypatch.setattr(frames, "begin_shuffles", broken)
     pipe = chain(tmp_path, spark, single=True)
     assert pipe.run().epochs == FILES
-    assert [row["n"] for row in pipe.view("totals").arrow().to_pylist()] == [FILES]
+    assert [row["n"] for row in pipe.view("totals").to_arrow().to_pylist()] == [FILES]

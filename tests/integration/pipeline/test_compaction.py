@@ -28,7 +28,7 @@ def test_short_runs_do_not_leave_the_merging_to_each_other(spark, tmp_path, monk
         manifest = pipe.reader().manifest("latest")
         most = max(most, len(layers(run_slices(runs_of(manifest, "t")))))
     assert most <= RUNS_MAX + 1
-    counts = {row["k"]: row["n"] for row in pipe.view("t").dataframe(spark).collect()}
+    counts = {row["k"]: row["n"] for row in pipe.view("t").to_spark(spark).collect()}
     assert counts == {f"k{key}": SHORT_RUNS // 4 for key in range(4)}
 
 

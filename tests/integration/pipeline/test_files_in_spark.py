@@ -110,7 +110,7 @@ def test_the_sessions_time_zone_is_the_users(spark, tmp_path) -> None:
             pipe = hf.Pipeline(f"w-{kind[9:]}x", store=tmp_path / "w", spark=spark, partitions=2)
             timed = hf.sources.Files(tmp_path / "in", schema=f"k long, t {kind}")
             rows = pipe.source("s", timed, event_time="t", delay="1 hour")
-            counted = rows.group_by(hf.tumbling("t", "1 hour")).agg(c=hf.count(), name="w")
+            counted = rows.group_by(hf.tumbling("t", size="1 hour")).agg(c=hf.count(), name="w")
             pipe.sink("out", counted, hf.sinks.Parquet(str(tmp_path / f"o-{kind}")))
             assert pipe.run().late == 0
             found = spark.read.parquet(str(tmp_path / f"o-{kind}"))
@@ -283,12 +283,12 @@ def test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded(spark, tmp_p
     pipe.run()
     add(pipe, rows)
     pipe.run(allow_changes=True)
-    assert sorted(r["m"] for r in pipe.view("m").arrow().to_pylist()) == [0, 1, 2]
+    assert sorted(r["m"] for r in pipe.view("m").to_arrow().to_pylist()) == [0, 1, 2]
     pipe, _, _ = declared(more=False)
     assert pipe.run(allow_changes=True).notes
     pipe, _, _ = declared(more=False)
     assert pipe.run().notes == []
-    assert sorted(r["n"] for r in pipe.view("t").arrow().to_pylist()) == [10, 10, 10]
+    assert sorted(r["n"] for r in pipe.view("t").to_arrow().to_pylist()) == [10, 10, 10]
 
 
 def test_another_static_table_is_refused_by_name(spark, tmp_path) -> None:
@@ -321,5 +321,5 @@ def test_read_files_go_once_their_checkpoint_is_the_oldest(spark, tmp_path) -> N
     run(tmp_path, spark, files)
     left = sorted(os.listdir(tmp_path / "in"))
     assert left == ["3.parquet", "4.parquet", "5.parquet"], "three checkpoints are kept"
-    run(tmp_path, spark, files, resume="epoch:3")
+    run(tmp_path, spark, files, from_checkpoint="epoch:3")
     assert published(spark, tmp_path / "o-p", ["x"]) == {f"[{n}]": 1 for n in range(6)}

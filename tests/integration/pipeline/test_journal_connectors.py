@@ -44,7 +44,7 @@ def test_each_event_is_counted_once_through_crashes(spark, tmp_path) -> None:
     fill(tmp_path / "journal", 500, 700)
     pipe = totals(tmp_path, spark)
     pipe.run(takeover=True)
-    got = {r["entity"]: (r["n"], r["s"]) for r in pipe.view("t").arrow().to_pylist()}
+    got = {r["entity"]: (r["n"], r["s"]) for r in pipe.view("t").to_arrow().to_pylist()}
     assert got == {f"e{k}": (140, sum(n for n in range(700) if n % 5 == k)) for k in range(5)}
 
 
@@ -65,7 +65,7 @@ def test_truncation_never_passes_what_a_retained_checkpoint_needs(spark, tmp_pat
     fill(tmp_path / "journal", 1_000, 1_100, small)
     pipe = totals(tmp_path, spark)
     pipe.run()
-    assert sum(r["n"] for r in pipe.view("t").arrow().to_pylist()) == 1_100
+    assert sum(r["n"] for r in pipe.view("t").to_arrow().to_pylist()) == 1_100
 
 
 def test_a_replaced_journal_is_noticed(spark, tmp_path) -> None:
@@ -92,7 +92,7 @@ def test_typed_payloads_are_columns(spark, tmp_path) -> None:
         )  # fmt: skip
     pipe = totals(tmp_path, spark, typed=True)
     pipe.run()
-    assert {r["entity"]: r["s"] for r in pipe.view("t").arrow().to_pylist()} == {"a": 4, "b": 2}
+    assert {r["entity"]: r["s"] for r in pipe.view("t").to_arrow().to_pylist()} == {"a": 4, "b": 2}
     with pytest.raises(HoldfastError) as caught:
         other = hf.Pipeline("q", store=tmp_path / "cp", spark=spark, partitions=2)
         rows = other.source("in", hf.sources.Journal(tmp_path / "journal", payload="x long"))

@@ -127,8 +127,8 @@ def test_going_back_works_after_everything_was_cut_that_may_be(spark, tmp_path) 
         if name == "off":
             first = checkpoints(totals(home, spark))[0].checkpoint
         pipe = totals(home, spark, retain=2, **options)
-        pipe.run(resume=first, accept_duplicates=True)
-        assert sum(row["n"] for row in pipe.view("t").arrow().to_pylist()) == 1_000
+        pipe.run(from_checkpoint=first, accept_duplicates=True)
+        assert sum(row["n"] for row in pipe.view("t").to_arrow().to_pylist()) == 1_000
 
 
 def test_a_source_is_told_only_of_durable_checkpoints(spark, tmp_path, monkeypatch) -> None:

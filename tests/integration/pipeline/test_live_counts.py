@@ -46,10 +46,10 @@ def make(home, spark, partitions):
         n=hf.count(), s=hf.sum("x"), lo=hf.min("x"), d=hf.count_distinct("x"),
         all=hf.collect_list("x", limit=100), name="totals",
     )  # fmt: skip
-    rows.group_by("k", hf.tumbling("at", "30 seconds")).agg(
-        n=hf.count(), hi=hf.max("x"), name="hops", lateness="15 seconds"
+    rows.group_by("k", hf.tumbling("at", size="30 seconds", allowed_lateness="15 seconds")).agg(
+        n=hf.count(), hi=hf.max("x"), name="hops"
     )
-    rows.group_by("k", hf.session_window("at", "10 seconds")).agg(n=hf.count(), name="visits")
+    rows.group_by("k", hf.session_window("at", gap="10 seconds")).agg(n=hf.count(), name="visits")
     rows.distinct(name="set")
     rows.join(rows.group_by("k").agg(m=hf.count(), name="sizes"), on="k", how="left", name="joined")
     seen.dedupe("k", "x", name="once")

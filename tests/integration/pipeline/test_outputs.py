@@ -179,7 +179,7 @@ def test_going_back_rebuilds_what_cannot_go_back_by_itself(world) -> None:
     world.feed(12)
     world.run()
     world.check()
-    lines = world.pipe().plan_outputs(resume="early")
+    lines = world.pipe().plan_outputs(from_checkpoint="early")
     assert [line.split(":")[1].split(",")[0].strip() for line in lines] == [
         "retract",
         "rebuild",

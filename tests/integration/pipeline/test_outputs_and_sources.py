@@ -88,7 +88,7 @@ def test_what_a_rebuild_began_with_survives_a_wish_to_keep(world) -> None:
     shutil.rmtree(world.home / "out")
     world.pipe(retain=20).run()
     world.pipe(retain=20).run(outputs={"out": "keep"})
-    world.pipe(retain=20).run(resume=2, epochs=0)
+    world.pipe(retain=20).run(from_checkpoint=2, epochs=0)
     assert world.rows() == world.fed(0, 1, 2)
 
 
@@ -136,7 +136,7 @@ def test_a_new_part_without_history_is_refused_before_anything_is_touched(world)
     world.pipe(retain=20).run()
     (world.home / "in" / "0000.parquet").unlink()
     with pytest.raises(HoldfastError) as caught:
-        pipe().run(allow_changes=True, resume=2)
+        pipe().run(allow_changes=True, from_checkpoint=2)
     assert caught.value.kind == "history_lost" and "empty" in caught.value.remedy
     assert world.rows() == world.fed(0, 1, 2, 3) and world.rows("also") == Counter()
     assert not (world.home / "also" / "_holdfast.json").exists()
@@ -176,7 +176,7 @@ def test_going_back_with_another_table_is_refused_before_the_store_goes_back(wor
     world.feed(1, 1, 1)
     pipe(1).run()
     with pytest.raises(HoldfastError) as caught:
-        pipe(2).run(resume=0)
+        pipe(2).run(from_checkpoint=0)
     assert caught.value.kind == "static_table_changed"
     assert pipe(1).run().resumed_from == 2
 

@@ -68,13 +68,13 @@ def test_csv_and_json_files_are_read_and_bad_rows_are_errors(spark, tmp_path) ->
     )
     rows.group_by("k").agg(s=hf.sum("x"), name="t")
     pipe.run()
-    assert {r["k"]: r["s"] for r in pipe.view("t").arrow().to_pylist()} == {"a": 4, "b": 2}
+    assert {r["k"]: r["s"] for r in pipe.view("t").to_arrow().to_pylist()} == {"a": 4, "b": 2}
     (tmp_path / "in" / "b.csv").write_text("a,not-a-number\n")
     with pytest.raises(HoldfastError) as caught:
         pipe.run()
     assert caught.value.kind == "unreadable_file"
     assert (caught.value.facts["path"], caught.value.facts["line"]) == ("b.csv", 1)
-    assert {r["k"]: r["s"] for r in pipe.view("t").arrow().to_pylist()} == {"a": 4, "b": 2}
+    assert {r["k"]: r["s"] for r in pipe.view("t").to_arrow().to_pylist()} == {"a": 4, "b": 2}
 
 
 def test_a_function_gets_the_same_rows_again_after_a_crash_with_the_same_key(
@@ -136,10 +136,10 @@ def test_going_back_takes_published_epochs_back(spark, tmp_path) -> None:
     for number in range(3):
         write_rows(tmp_path / "in", number, [("a", number, 1.0, 1)])
         pipe.run()
-    pipe.run(resume="epoch:0")
+    pipe.run(from_checkpoint="epoch:0")
     out = spark.read.parquet(str(tmp_path / "out"))
     assert out.groupBy("k", "n").sum("_weight").where("`sum(_weight)` <> 0").count() == 1
-    assert {r["n"] for r in pipe.view("t").arrow().to_pylist()} == {3}
+    assert {r["n"] for r in pipe.view("t").to_arrow().to_pylist()} == {3}
 
 
 def test_an_output_of_another_store_is_not_overwritten(spark, tmp_path) -> None:
@@ -176,4 +176,4 @@ def test_checkpoints_by_interval_commit_several_epochs_at_once(spark, tmp_path) 
     )
     pipe.run()
     assert [s.epoch for s in pipe.reader().list()] == [6, 5, 2]
-    assert {r["n"] for r in pipe.view("t").arrow().to_pylist()} == {35}
+    assert {r["n"] for r in pipe.view("t").to_arrow().to_pylist()} == {35}

@@ -41,7 +41,7 @@ arguments = spark._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
 store = spark.sparkContext._jsc.sc().statusStore()
 described = [store.job(n).description() for n in range(spark.sparkContext._jsc.sc().dagScheduler().nextJobId())]
 ahead = sum("start the Python workers" in str(each) for each in described)
-view = sorted(pipe.view("totals").arrow().to_pylist(), key=lambda row: row["k"])
+view = sorted(pipe.view("totals").to_arrow().to_pylist(), key=lambda row: row["k"])
 print(json.dumps({"ahead": ahead, "facts": facts, "arguments": list(arguments), "view": view}))
 spark.stop()
 """

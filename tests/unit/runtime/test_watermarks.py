@@ -123,44 +123,51 @@ def refused(kind, call):
 def test_windows_that_cannot_work_are_refused_before_spark_starts():
     """Each wrong declaration has an error of its own."""
     hf, rows, untimed = declared()
-    hour = hf.tumbling("at", "1 hour")
+    hour = hf.tumbling("at", size="1 hour")
     n = hf.count()
-    refused("invalid_window", lambda: hf.tumbling("at", "0 seconds"))
-    refused("invalid_window", lambda: hf.sliding("at", "1 minute", "2 minutes"))
-    refused("invalid_window", lambda: hf.sliding("at", "1 hour", "1 second"))
-    refused("invalid_window", lambda: hf.session_window("at", "0 seconds"))
-    refused("invalid_duration", lambda: hf.session_window("at", "a while"))
+    refused("invalid_window", lambda: hf.tumbling("at", size="0 seconds"))
+    refused("invalid_window", lambda: hf.sliding("at", size="1 minute", slide="2 minutes"))
+    refused("invalid_window", lambda: hf.sliding("at", size="1 hour", slide="1 second"))
+    refused("invalid_window", lambda: hf.session_window("at", gap="0 seconds"))
+    refused("invalid_duration", lambda: hf.session_window("at", gap="a while"))
     refused("several_windows", lambda: rows.group_by(hour, hour).agg(n=n, name="a"))
     refused("unknown_column", lambda: rows.group_by("y", hour).agg(n=n, name="a"))
-    refused("unknown_column", lambda: rows.group_by(hf.tumbling("y", "1 hour")).agg(n=n, name="a"))
-    refused("unknown_emit", lambda: rows.group_by(hour).agg(n=n, name="a", emit="never"))
-    refused("no_watermark", lambda: untimed.group_by(hour).agg(n=n, name="a", emit="close"))
-    refused("no_watermark", lambda: untimed.group_by(hour).agg(n=n, name="a", lateness="1 hour"))
+    refused(
+        "unknown_column", lambda: rows.group_by(hf.tumbling("y", size="1 hour")).agg(n=n, name="a")
+    )
+    refused("unknown_emit", lambda: hf.tumbling("at", size="1 hour", emit="never"))
+    closing = hf.tumbling("at", size="1 hour", emit="close")
+    waiting = hf.tumbling("at", size="1 hour", allowed_lateness="1 hour")
+    refused("no_watermark", lambda: untimed.group_by(closing).agg(n=n, name="a"))
+    refused("no_watermark", lambda: untimed.group_by(waiting).agg(n=n, name="a"))
+    refused("old_spelling", lambda: rows.group_by(hour).agg(n=n, name="a", emit="close"))
+    refused("old_spelling", lambda: rows.group_by(hour).agg(n=n, name="a", lateness="1 hour"))
     refused("no_window", lambda: rows.group_by("k").agg(n=n, name="a", emit="close"))
     refused("duplicate_column", lambda: rows.group_by(hour).agg(window_end=n, name="a"))
     refused("no_late_rows", lambda: rows.late)
     refused("no_late_rows", lambda: rows.group_by("k").agg(n=n, name="plain").late)
     done = rows.group_by("k", hour).agg(n=n, name="a")
-    tight = rows.group_by("k", hour).agg(n=n, name="tight", emit="close")
-    visits = rows.group_by("k", hf.session_window("at", "1 minute")).agg(n=n, name="visits")
-    late = hf.tumbling("window_end", "1 day")
+    tight = rows.group_by("k", closing).agg(n=n, name="tight")
+    visits = rows.group_by("k", hf.session_window("at", gap="1 minute")).agg(n=n, name="visits")
+    late = hf.tumbling("window_end", size="1 day")
     for before in (tight, visits):
         refused("time_behind_window", lambda b=before: b.group_by(late).agg(n=n, name="c"))
     refused(
         "time_behind_window",
         lambda: tight.dedupe("k", name="c", time="window_end", within="1 day"),
     )
-    day = done.group_by(late).agg(n=n, name="day", lateness="5 minutes")
+    late = hf.tumbling("window_end", size="1 day", allowed_lateness="5 minutes")
+    day = done.group_by(late).agg(n=n, name="day")
     assert day.node.params["lateness_us"] == str(65 * 60 * SECOND)
     assert done.columns == ["k", "window_start", "window_end", "n"]
     assert done.node.changes
-    assert not rows.group_by(hour).agg(n=n, name="b", emit="close").node.changes
+    assert not rows.group_by(closing).agg(n=n, name="b").node.changes
 
 
 def test_late_rows_go_into_a_sink_and_nowhere_else():
     """A step behind late rows is refused when the pipeline is checked."""
     hf, rows, _ = declared()
-    done = rows.group_by(hf.tumbling("at", "1 hour")).agg(n=hf.count(), name="a", emit="close")
+    done = rows.group_by(hf.tumbling("at", size="1 hour", emit="close")).agg(n=hf.count(), name="a")
     late = done.late
     assert late.columns == ["k", "at", "x"]
     graph = rows._graph

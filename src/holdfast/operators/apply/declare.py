@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.durations import duration_us
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.runtime.graph import (
     Node,
@@ -34,7 +34,7 @@ class ApplyDetail:
 
 def apply_node(
     before: Node, function: Callable[..., Any], *, key: str | Sequence[str], state_schema: str,
-    output_schema: str, name: str, ttl: str | None, time: str | None, timers: str | None,
+    output_schema: str, name: str, ttl: Duration | None, time: str | None, timers: str | None,
     changes: bool, text: str | None,
 ) -> OperatorNode:  # fmt: skip
     """A function of the user over rows and state of some keys."""
@@ -65,7 +65,7 @@ def apply_node(
 
 
 def _check_time(
-    before: Node, name: str, *, ttl: str | None, time: str | None, timers: str | None,
+    before: Node, name: str, *, ttl: Duration | None, time: str | None, timers: str | None,
     kept: list[str],
 ) -> None:  # fmt: skip
     if ttl is not None and time is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.durations import duration_us
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.setops.declare import add_compared, select_step
 from holdfast.runtime.graph import (
@@ -26,6 +26,16 @@ from holdfast.runtime.graph import (
 from holdfast.spark.ddl import check_columns, quoted
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
+_SPELLINGS = {
+    **{how: how for how in HOWS},
+    "outer": "full",
+    "leftouter": "left",
+    "rightouter": "right",
+    "fullouter": "full",
+    "leftsemi": "semi",
+    "leftanti": "anti",
+}
+"""PySpark's spellings, without underscores; the fingerprint has ours."""
 On = str | Sequence[str] | Mapping[str, str]
 
 
@@ -40,9 +50,29 @@ class Interval:
 
 
 def interval(
-    left_time: str, right_time: str, *, before: str = "0 seconds", after: str = "0 seconds"
+    left_time: str,
+    right_time: str,
+    *,
+    before: Duration = "0 seconds",
+    after: Duration = "0 seconds",
 ) -> Interval:
-    """For `join(within=...)`: how far the right side's time may lie before and after the left's."""
+    """How far the times of two rows that belong together may lie apart; for `join(within=...)`.
+
+    Args:
+        left_time: the column of event time of the left side.
+        right_time: that of the right side.
+        before: how far the right side's time may lie before the left's.
+        after: how far it may lie after the left's.
+
+    Returns:
+        The interval.
+
+    Raises:
+        InvalidInputError: a duration cannot be read.
+
+    Example:
+        >>> near = hf.interval("at", "at", before="10 minutes", after="1 hour")
+    """
     return Interval(left_time, right_time, duration_us(before), duration_us(after))
 
 
@@ -84,6 +114,8 @@ class Join:
 
 def add_join(graph: Graph, left: Node, right: Node, join: Join) -> Node:
     """The node whose rows are the join's."""
+    how = _SPELLINGS.get(str(join.how).replace("_", "").lower(), join.how)
+    join = replace(join, how=how)
     spec = _checked(left, right, join)
     if join.condition is None or join.how == "inner":
         found: Node = _add(graph, left, right, join.name, spec)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from holdfast.api.functions import Aggregate
-from holdfast.api.windows import END, START, Window
-from holdfast.durations import duration_us
+from holdfast.api.windows import END, START, Emit, Window
 from holdfast.errors import InvalidInputError
 from holdfast.operators.join.declare import JoinSpec
 from holdfast.runtime.graph import (
@@ -24,7 +22,6 @@ from holdfast.runtime.graph import (
     require_watermark,
 )
 
-Emit = Literal["update", "close"]
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -56,40 +53,28 @@ def split_window(keys: tuple[str | Window, ...], owner: str) -> tuple[tuple[str,
 
 def window_node(
     before: Node, keys: tuple[str | Window, ...], aggregates: Mapping[str, Aggregate],
-    *, name: str, emit: str | None, lateness: str | None,
+    *, name: str,
 ) -> OperatorNode:  # fmt: skip
     """A windowed aggregate, checked."""
     plain, window = split_window(keys, name)
     checked_names(list(plain), before, name)
     if _PLAIN.fullmatch(window.time):
         checked_names([window.time], before, name)
-    how = emit or "update"
-    if how not in ("update", "close"):
-        raise InvalidInputError(
-            "unknown way to emit windows", kind="unknown_emit", operator=name, emit=repr(emit)[:60],
-            remedy='use emit="update" or emit="close"',
-        )  # fmt: skip
-    if how == "close" or lateness is not None:
+    how = window.emit
+    if how == "close" or window.lateness_us is not None:
         require_watermark(before, name)
-    own_us = 0 if lateness is None else duration_us(lateness)
-    lateness_us = own_us + delay_before(before, name)
+    lateness_us = (window.lateness_us or 0) + delay_before(before, name)
     columns = checked_output([*plain, START, END, *aggregates], name)
-    params = {column: str(aggregate) for column, aggregate in aggregates.items()}
-    params |= {"window": str(window), "emit": how, "lateness_us": str(lateness_us)}
+    params = {"window": str(window), "emit": how, "lateness_us": str(lateness_us)}
+    params |= {
+        f"column {column}" if column in params else column: str(aggregate)
+        for column, aggregate in aggregates.items()
+    }
     return OperatorNode(
         columns=columns, changes=how == "update", name=name, befores=(before,), what="window",
         keys=plain, params=params,
-        detail=WindowDetail(window, dict(aggregates), how, lateness_us),  # type: ignore[arg-type]
+        detail=WindowDetail(window, dict(aggregates), how, lateness_us),
     )  # fmt: skip
-
-
-def refuse_window_options(name: str, emit: object, lateness: object) -> None:
-    """`emit` and `lateness` mean nothing without a window."""
-    if emit is not None or lateness is not None:
-        raise InvalidInputError(
-            "emit and lateness are for windows", kind="no_window", operator=name,
-            remedy='group by a window too: group_by("customer", hf.tumbling("at", "1 hour"))',
-        )  # fmt: skip
 
 
 def late_node(node: Node) -> LateNode:
