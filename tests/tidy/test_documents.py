@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tidy.test_source import LAYERS
+
 ROOT = Path(__file__).resolve().parents[2]
 ADR = ROOT / "docs" / "adr"
 PAGES = sorted(
@@ -64,3 +66,62 @@ def test_every_decision_record_follows_the_template():
     for record in records:
         parts = re.findall(r"^## (.*)$", record.read_text(encoding="utf-8"), re.MULTILINE)
         assert parts == ["Context", "Decision", "Rejected", "Consequences"], record.name
+
+
+ARCHITECTURE = ROOT / "ARCHITECTURE.md"
+SOURCE = ROOT / "src" / "holdfast"
+MAPS = [
+    ARCHITECTURE,
+    ROOT / "CONTRIBUTING.md",
+    *(
+        page
+        for page in sorted((ROOT / "docs" / "internals").glob("*.md"))
+        if page.stem != "files-on-disk"
+    ),
+]
+STORED = (
+    "catalog/",
+    "sources/",
+    "checkpoints/",
+    "outcomes/",
+    "pins/",
+    "offsets/",
+    "segments/",
+)  # of stores
+_PATH = re.compile(r"[\w./*<>-]+(?:\.pyi?|/)")
+
+
+@pytest.mark.parametrize("page", MAPS, ids=_name)
+def test_files_that_the_maps_name_exist(page):
+    """Every source file or folder that the maps of the repository name is there."""
+    text = page.read_text(encoding="utf-8")
+    pictures = [body for kind, body in _FENCE.findall(text) if not kind]
+    spans = [*re.findall(r"`([^`\n]+)`", _FENCE.sub("", text)), *"\n".join(pictures).split()]
+    named = {span.rstrip(",;") for span in spans if _PATH.fullmatch(span.rstrip(",;"))}
+    assert page != ARCHITECTURE or len(named) > 30
+    below = re.search(r"Paths are below `([^`]+)`", text)
+    bases = [ROOT, SOURCE, *([ROOT / below[1]] if below else [])]
+    anywhere = {path.name for path in SOURCE.rglob("*.py")}
+    missing = [
+        name
+        for name in sorted(named)
+        if not any(hit for base in bases for hit in base.glob(name))
+        and name not in anywhere
+        and not name.startswith(STORED)
+    ]
+    assert missing == []
+
+
+def test_the_thread_table_is_complete():
+    """ARCHITECTURE.md names every thread that the source starts, and no other."""
+    source = "\n".join(path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py"))
+    started = set(re.findall(r'name(?:_prefix)?="(holdfast-[a-z-]+)"', source))
+    table = ARCHITECTURE.read_text(encoding="utf-8").split("## Threads")[1].split("\n## ")[0]
+    assert set(re.findall(r"^\| `(holdfast-[a-z-]+)` \|", table, re.MULTILINE)) == started
+
+
+def test_the_layers_are_drawn_as_they_are_tested():
+    """The table of ARCHITECTURE.md has the layers of the import test, in its order."""
+    table = ARCHITECTURE.read_text(encoding="utf-8").split("\n## ")[0]
+    drawn = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", table, re.MULTILINE)
+    assert drawn == LAYERS
