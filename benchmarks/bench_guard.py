@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integrat
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
 import holdfast as hf
-from holdfast.guard.checkpoint_location import Live
+from holdfast.guard.checkpoint_location import CheckpointLocation
 
 ROWS, KEYS = 20_000, 50_000
 LAYOUTS = ("hdfs", "rocksdb2-changelog")
@@ -134,7 +134,7 @@ def measure(spark, place, layout, *, size, until):
             done = block(spark, running, place / "store", size, guarded=guarded)
             (with_guard if guarded else alone).append(done)
             if guarded:
-                with Live.open(place / "ck") as live:
+                with CheckpointLocation.open(place / "ck") as live:
                     entries = live.list().entries
                 written.append(sum(e.size for p, e in entries.items() if p not in seen))
                 seen = set(entries)

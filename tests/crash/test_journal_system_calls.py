@@ -31,8 +31,8 @@ from holdfast.journal import (
     JournalSettings,
     JournalWriter,
     Query,
-    plan_slices,
-    read_slice,
+    plan_splits,
+    read_split,
     verify_journal,
 )
 from tests.helpers.programs.journal_child import batch
@@ -223,8 +223,8 @@ def reading(root, acks):
         whole = reader.query(Query()).to_table().num_rows
         view = reader.view()
         start, end = view.position(view.base_sequence), view.position()
-        pieces = plan_slices(root, view, start, end)
-        assert sum(b.num_rows for p in pieces for b in read_slice(p)) == whole
+        pieces = plan_splits(root, view, start, end)
+        assert sum(b.num_rows for p in pieces for b in read_split(p)) == whole
         cursor = reader.cursor("c")
         for _, at in cursor.follow(timeout_ms=0):
             cursor.commit(at)

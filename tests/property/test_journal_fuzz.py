@@ -14,10 +14,10 @@ from holdfast.errors import HoldfastError
 from holdfast.journal import (
     Event,
     EventProof,
+    JournalSplit,
     Position,
     Receipt,
     SeededEventIds,
-    Slice,
     check_event,
 )
 from holdfast.journal.batch import prepare
@@ -41,7 +41,7 @@ from holdfast.journal.format.frame import (
 )
 from holdfast.journal.format.index import build_index, mix_keys, pack_index, unpack_index
 from holdfast.journal.format.segment import unpack_segment_header, unpack_trailer
-from holdfast.journal.frame_scan import Walk, judge_tail, walk_frames
+from holdfast.journal.frame_scan import FrameScan, judge_tail, scan_frames
 
 SOAK = 20 if os.environ.get("HOLDFAST_SOAK") else 1
 profile = settings(
@@ -183,8 +183,8 @@ def test_a_walk_over_damaged_frames_yields_a_true_prefix(batches, changes, cut, 
         first += batch.count
     broken = edited(data, changes) if changes else data
     broken = broken[: len(broken) - cut % len(broken)] if cut % 3 == 0 else broken
-    walk = Walk(ID, 0, 0, bytes(32))
-    found = list(walk_frames(lambda at, size: broken[at : at + size], walk, len(broken)))
+    walk = FrameScan(ID, 0, 0, bytes(32))
+    found = list(scan_frames(lambda at, size: broken[at : at + size], walk, len(broken)))
     for (offset, frame), (at, raw, _) in zip(found, wanted, strict=False):
         assert (offset, broken[offset : offset + frame.frame_bytes]) == (at, raw)
     if walk.problem is not None:
@@ -246,7 +246,7 @@ def test_a_lookup_index_finds_what_a_dictionary_finds(rows, wanted, entity):
 @given(st.text(max_size=80) | st.binary(max_size=80).map(lambda b: b.decode("latin-1")))
 def test_texts_that_are_no_values_are_typed_errors(text):
     """Positions, receipts, slices and proofs read from any text: a value or a HoldfastError."""
-    for kind in (Position, Receipt, Slice, EventProof):
+    for kind in (Position, Receipt, JournalSplit, EventProof):
         try:
             kind.from_json(text)
         except HoldfastError:
@@ -283,11 +283,11 @@ def test_a_frame_with_another_sequence_or_journal_is_refused_though_its_hashes_a
     """Order and journal are checked on their own, not only through the chain."""
     data, _, _ = frame_of(SAMPLES[0], first=6)
     for walk, reason in (
-        (Walk(ID, 0, 0, bytes(32)), "order"),
-        (Walk(bytes([1]) * 16, 0, 6, bytes(32)), "foreign"),
-        (Walk(ID, 0, 6, bytes([1]) * 32), "chain"),
+        (FrameScan(ID, 0, 0, bytes(32)), "order"),
+        (FrameScan(bytes([1]) * 16, 0, 6, bytes(32)), "foreign"),
+        (FrameScan(ID, 0, 6, bytes([1]) * 32), "chain"),
     ):
-        assert list(walk_frames(lambda at, size: data[at : at + size], walk, len(data))) == []
+        assert list(scan_frames(lambda at, size: data[at : at + size], walk, len(data))) == []
         assert walk.problem.reason == reason
 
 

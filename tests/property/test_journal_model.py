@@ -20,8 +20,8 @@ from holdfast.journal import (
     JournalWriter,
     Query,
     SeededEventIds,
-    plan_slices,
-    read_slice,
+    plan_splits,
+    read_split,
     verify_journal,
 )
 
@@ -130,11 +130,11 @@ class Model:
             assert (view.base_sequence, view.visible) == (self.base, len(self.events))
             self.compare(view)
             start, end = view.position(view.base_sequence), view.position()
-            slices = plan_slices(self.root, view, start, end, slice_bytes=700)
+            slices = plan_splits(self.root, view, start, end, split_bytes=700)
             found = [
                 s
                 for one in slices
-                for b in read_slice(one)
+                for b in read_split(one)
                 for s in b.column("sequence").to_pylist()
             ]
             assert found == list(range(self.base, len(self.events)))

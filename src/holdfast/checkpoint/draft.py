@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.checkpoint.directory import PipelineDirectory
-from holdfast.checkpoint.segments import Kept, arrange, segments_of
+from holdfast.checkpoint.segments import KeptSegment, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
@@ -89,7 +89,7 @@ class Draft:
         self._watermark_us: int | None = None
         self._log: Position | None = None
         self._processed = 0
-        self._segments: list[Kept] = []
+        self._segments: list[KeptSegment] = []
         self.finished = False
         if parent is not None:
             self._inherit(parent)
@@ -381,7 +381,7 @@ class Draft:
         contents = [kept.segment for kept in (*plan.kept, *made)]
         return with_segments(manifest, contents) if segments else manifest
 
-    def _write_segment(self, entries: list[FileEntry]) -> Kept:
+    def _write_segment(self, entries: list[FileEntry]) -> KeptSegment:
         """A list of files as a file of its own, durable with the others."""
         path = paths.segment(self.checkpoint, self._ids.token())
         segment = Segment(format=FORMAT_VERSION, sha256=NO_DIGEST, files=entries)
@@ -392,7 +392,7 @@ class Draft:
             path=path, size=writer.size, sha256=writer.sha256, files=len(entries),
             bytes=sum(file.size for file in entries),
         )  # fmt: skip
-        return Kept(entry, segment)
+        return KeptSegment(entry, segment)
 
     def _pack(self) -> list[OperatorEntry]:
         """Put all small states that are too large to be inline into one file."""

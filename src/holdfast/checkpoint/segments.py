@@ -36,7 +36,7 @@ them goes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSegment:
     """A segment with what it lists."""
 
     entry: SegmentEntry
@@ -47,24 +47,24 @@ class Kept:
 class Arrangement:
     """Where the files of an inventory are listed; `new`: one list for each new segment."""
 
-    kept: list[Kept]
+    kept: list[KeptSegment]
     new: list[list[FileEntry]]
     listed: list[FileEntry]
 
 
-def segments_of(manifest: Manifest) -> list[Kept]:
+def segments_of(manifest: Manifest) -> list[KeptSegment]:
     """The segments of a manifest whose inventory was read."""
     found, start = [], len(manifest.segments)
     for entry in manifest.segments:
         files = manifest.files[start : start + entry.files]
-        found.append(Kept(entry, Segment(format=0, sha256="", files=files)))
+        found.append(KeptSegment(entry, Segment(format=0, sha256="", files=files)))
         start += entry.files
     return found
 
 
 def arrange(
     files: Sequence[FileEntry],
-    segments: Sequence[Kept],
+    segments: Sequence[KeptSegment],
     *,
     listed_max: int | None = None,
     segment_files: int | None = None,

@@ -46,7 +46,7 @@ from holdfast.storage.base import Storage
 _LOOKS = 5
 
 
-class _Peek(msgspec.Struct):
+class _FormatPeek(msgspec.Struct):
     format: int
 
 
@@ -131,7 +131,7 @@ def _formats(directory: PipelineDirectory, wanted: list[str], bytes_max: int) ->
         if isinstance(content, HoldfastError):
             raise content
         try:
-            found[msgspec.json.decode(content, type=_Peek).format] += 1
+            found[msgspec.json.decode(content, type=_FormatPeek).format] += 1
         except msgspec.MsgspecError as error:
             raise CorruptionError(
                 "a document cannot be decoded", kind="undecodable", path=directory.at(path),

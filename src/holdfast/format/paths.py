@@ -88,7 +88,7 @@ _RELATIVE = re.compile(r"(?:(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\\\ud800-\udfff]+(
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class ParsedPath:
     """What a path inside a pipeline's directory stands for."""
 
     kind: Kind
@@ -99,7 +99,7 @@ class Meaning:
     attempt: int | None = None
 
 
-def classify(path: str) -> Meaning | None:
+def classify(path: str) -> ParsedPath | None:
     """The meaning of a path relative to a pipeline's directory; None for a foreign file."""
     for kind, pattern in _PATTERNS:
         match = pattern.fullmatch(path)
@@ -110,7 +110,7 @@ def classify(path: str) -> Meaning | None:
         if max(int(sequence or 0), int(epoch or 0)) > NUMBER_MAX:
             return None
         checkpoint = groups.get("id")
-        return Meaning(
+        return ParsedPath(
             kind=kind,
             checkpoint=CheckpointId(checkpoint) if checkpoint else None,
             name=groups.get("name"),

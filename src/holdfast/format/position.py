@@ -210,7 +210,7 @@ class MysqlPosition(_Position, frozen=True, tag="mysql"):
         )
 
 
-class _Table(_Position, frozen=True):
+class _TablePosition(_Position, frozen=True):
     """What tables of versions share: a snapshot is read first, then what follows it."""
 
     def place(self) -> tuple[str, str, tuple[int, int], object]:
@@ -235,7 +235,7 @@ class _Table(_Position, frozen=True):
         return {table: point}
 
 
-class DeltaPosition(_Table, frozen=True, tag="delta"):
+class DeltaPosition(_TablePosition, frozen=True, tag="delta"):
     """Version of a Delta table, and how many files of that version were read.
 
     phase: `snapshot` while the table as of `version` is read, `follow` for the changes since.
@@ -260,7 +260,7 @@ class DeltaPosition(_Table, frozen=True, tag="delta"):
         return self.phase != "follow"
 
 
-class IcebergPosition(_Table, frozen=True, tag="iceberg"):
+class IcebergPosition(_TablePosition, frozen=True, tag="iceberg"):
     """Snapshot of an Iceberg table, and how many files of it were read.
 
     table: its UUID. sequence: the snapshot's sequence number, which orders; snapshot: its id, which

@@ -94,7 +94,7 @@ def fingerprint(value: Topology) -> str:
     return sha256_hex(encode_value(ordered))
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class TopologyDifference(msgspec.Struct, frozen=True, kw_only=True):
     """One difference between a stored topology and the running one."""
 
     part: str
@@ -112,12 +112,12 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def differences(stored: Topology, running: Topology) -> list[Difference]:
+def differences(stored: Topology, running: Topology) -> list[TopologyDifference]:
     """What differs, part by part, in order of name."""
-    found: list[Difference] = []
+    found: list[TopologyDifference] = []
     if stored.vnodes != running.vnodes:
         found.append(
-            Difference(
+            TopologyDifference(
                 part="(pipeline)",
                 change="changed",
                 field="vnodes",
@@ -130,19 +130,21 @@ def differences(stored: Topology, running: Topology) -> list[Difference]:
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name), after.get(name)
         if old is None or new is None:
-            found.append(Difference(part=name, change="added" if old is None else "removed"))
+            found.append(
+                TopologyDifference(part=name, change="added" if old is None else "removed")
+            )
         else:
             found.extend(_part_differences(old, new))
     return found
 
 
-def _part_differences(old: Part, new: Part) -> list[Difference]:
+def _part_differences(old: Part, new: Part) -> list[TopologyDifference]:
     found = []
     for field in Part.__struct_fields__:
         was, now = getattr(old, field), getattr(new, field)
         if was != now:
             found.append(
-                Difference(
+                TopologyDifference(
                     part=old.name,
                     change="changed",
                     field=field,

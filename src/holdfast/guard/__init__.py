@@ -6,7 +6,7 @@ from holdfast.guard._verify import GuardReport, verify
 from holdfast.guard.admin import Shown, compare, gc, ls, pin, show, unpin
 from holdfast.guard.attach import Attachment, attach, protect
 from holdfast.guard.checkpoint_location import derived_name
-from holdfast.guard.savepoints import Listed, Shelf
+from holdfast.guard.savepoints import Listed, Savepoints
 from holdfast.guard.spark_files.state_inspect import StoreCount, StoreDiff
 
 __all__ = [
@@ -15,7 +15,7 @@ __all__ = [
     "Listed",
     "Restored",
     "Savepoint",
-    "Shelf",
+    "Savepoints",
     "Shown",
     "StoreCount",
     "StoreDiff",

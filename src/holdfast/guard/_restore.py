@@ -30,11 +30,17 @@ from holdfast.errors import InternalError, InvalidInputError, RefusedError
 from holdfast.format.manifest import Manifest
 from holdfast.guard._save import DEFAULTS
 from holdfast.guard.atomic_directory import Built, building, check_free, fill
-from holdfast.guard.checkpoint_location import Listing, Live, MovedError, derived_name, normal
+from holdfast.guard.checkpoint_location import (
+    CheckpointLocation,
+    LocationListing,
+    MovedError,
+    derived_name,
+    normal,
+)
 from holdfast.guard.closure import compute, log_closure
 from holdfast.guard.index import Index, StoredFile, guard_topology
 from holdfast.guard.locations import check_restore
-from holdfast.guard.savepoints import Shelf
+from holdfast.guard.savepoints import Savepoints
 from holdfast.guard.spark_files import layout
 from holdfast.ids import IdSource, RandomIds
 from holdfast.storage.base import Storage
@@ -83,13 +89,13 @@ def restore(
     ids = ids or RandomIds()
     target = normal(into if into is not None else checkpoint_location)
     check_restore(checkpoint_location, store, target, sink)
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    manifest = shelf.find(to)
-    index = shelf.index(manifest)
+    savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = savepoints.find(to)
+    index = savepoints.index(manifest)
     in_place = into is None or target == normal(checkpoint_location)
     done = Restored(manifest.checkpoint, index.batch, index.query, target, 0, 0)
-    content = _Content(shelf, index, target)
-    log = _SinkPlan.make(shelf, index, sink, options)
+    content = _Content(savepoints, index, target)
+    log = _SinkPlan.make(savepoints, index, sink, options)
     with contextlib.ExitStack() as stack:
         if log is not None:
             log.build(stack, ids)
@@ -98,7 +104,7 @@ def restore(
                 content,
                 done,
                 ids,
-                lambda: _abandon(store, shelf, manifest, index, options, clock, ids),
+                lambda: _abandon(store, savepoints, manifest, index, options, clock, ids),
             )
         else:
             _place(content, done, ids, options)
@@ -132,12 +138,12 @@ def clone(
             "a clone needs a location of its own", kind="same_location", location=target,
             remedy="use `guard restore` to bring back the original",
         )  # fmt: skip
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    manifest = shelf.find(to)
-    index = shelf.index(manifest)
+    savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = savepoints.find(to)
+    index = savepoints.index(manifest)
     query = index.query if same_id else str(ids.writer_id())
     done = Restored(manifest.checkpoint, index.batch, query, target, 0, 0)
-    _place(_Content(shelf, index, target, query=query), done, ids, options)
+    _place(_Content(savepoints, index, target, query=query), done, ids, options)
     if same_id:
         done.cannot_undo.append(
             "the clone has the original's query id: never let both write to one Delta or Iceberg "
@@ -152,8 +158,10 @@ def clone(
 class _Content:
     """Files of a savepoint as they must look at the target."""
 
-    def __init__(self, shelf: Shelf, index: Index, target: str, query: str | None = None) -> None:
-        self._shelf = shelf
+    def __init__(
+        self, savepoints: Savepoints, index: Index, target: str, query: str | None = None
+    ) -> None:
+        self._savepoints = savepoints
         self.index = index
         self._target = target
         self._query = query
@@ -181,7 +189,7 @@ class _Content:
     def _in_order(self) -> Iterator[tuple[StoredFile, Iterable[bytes]]]:
         """All files but a sink's; those by which Spark knows a checkpoint come last."""
         late = []
-        for file, chunks in self._shelf.chunked(self.index):
+        for file, chunks in self._savepoints.chunked(self.index):
             if file.path.startswith(f"{layout.SINK_LOG}/"):
                 continue
             if file.path == "metadata" or file.path.startswith(("offsets/", "commits/")):
@@ -190,9 +198,9 @@ class _Content:
                 yield file, chunks
         yield from late
 
-    def _adapt(self, path: str, meaning: layout.Meaning, adapted: dict[str, bytes]) -> None:
+    def _adapt(self, path: str, meaning: layout.SparkPath, adapted: dict[str, bytes]) -> None:
         files = self.index.by_path()
-        data = self._shelf.read(self.index, files[path])
+        data = self._savepoints.read(self.index, files[path])
         new = self._adapted(meaning, data)
         if new == data:
             return
@@ -201,7 +209,7 @@ class _Content:
         if beside in files:
             adapted[beside] = hadoop_checksums(new)
 
-    def _adapted(self, meaning: layout.Meaning, data: bytes) -> bytes:
+    def _adapted(self, meaning: layout.SparkPath, data: bytes) -> bytes:
         if meaning.kind == "metadata" and self._query not in (None, self.index.query):
             return data.replace(self.index.query.encode(), str(self._query).encode())
         if meaning.kind == "operator":
@@ -259,7 +267,7 @@ def _write(content: _Content, place: str, done: Restored, options: dict[str, Any
         storage.barrier(content.paths())
     finally:
         storage.close()
-    with Live.open(place, options=options) as live:
+    with CheckpointLocation.open(place, options=options) as live:
         wanted = set(content.paths())
         try:
             closure = compute(live, live.list(), content.index.batch)
@@ -298,16 +306,16 @@ def _replace(content: _Content, done: Restored, ids: IdSource, abandon: Any) -> 
     return abandoned
 
 
-def _state_of(target: str) -> Listing | None:
+def _state_of(target: str) -> LocationListing | None:
     if not os.path.isdir(target):
         return None
-    with Live.open(target) as live:
+    with CheckpointLocation.open(target) as live:
         return live.list()
 
 
 def _abandon(
     store: str | Path | Storage,
-    shelf: Shelf,
+    savepoints: Savepoints,
     manifest: Manifest,
     index: Index,
     options: dict[str, Any] | None,
@@ -317,7 +325,7 @@ def _abandon(
     """From now on the last savepoint is the restored one; newer ones stay, marked."""
     with open_store(
         store,
-        shelf.reader.directory.pipeline,
+        savepoints.reader.directory.pipeline,
         topology=guard_topology(index.query),
         settings=DEFAULTS,
         resume=manifest.checkpoint,
@@ -341,7 +349,11 @@ class _SinkPlan:
 
     @classmethod
     def make(
-        cls, shelf: Shelf, index: Index, sink: str | Path | None, options: dict[str, Any] | None
+        cls,
+        savepoints: Savepoints,
+        index: Index,
+        sink: str | Path | None,
+        options: dict[str, Any] | None,
     ) -> _SinkPlan | None:
         """Decide before anything is touched."""
         if sink is None:
@@ -353,13 +365,13 @@ class _SinkPlan:
                 location=target, remedy="copy the log by hand",
             )  # fmt: skip
         saved = [
-            (file.path, shelf.read(index, file))
+            (file.path, savepoints.read(index, file))
             for file in index.files
             if file.path.startswith(f"{layout.SINK_LOG}/")
         ]
         if saved:
             return cls(target, saved)
-        with Live.open(target, options=options) as live:
+        with CheckpointLocation.open(target, options=options) as live:
             listing = live.list()
             try:
                 kept = log_closure(dict(listing.of("sink")), index.batch, layout.SINK_LOG)

@@ -29,7 +29,7 @@ from holdfast.format.canonical import NO_DIGEST, sha256_hex
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.position import CounterPosition
 from holdfast.guard.capture import Captured, capture, digests
-from holdfast.guard.checkpoint_location import Live, derived_name, moved
+from holdfast.guard.checkpoint_location import CheckpointLocation, derived_name, moved
 from holdfast.guard.index import (
     BATCHES,
     FILES,
@@ -111,8 +111,10 @@ def save(
     check_save(checkpoint_location, store, sink)
     began = clock.monotonic_ms()
     with contextlib.ExitStack() as stack:
-        live = stack.enter_context(Live.open(checkpoint_location, options=options))
-        beside = stack.enter_context(Live.open(sink, options=options)) if sink else None
+        live = stack.enter_context(CheckpointLocation.open(checkpoint_location, options=options))
+        beside = (
+            stack.enter_context(CheckpointLocation.open(sink, options=options)) if sink else None
+        )
         query = parse_query_id(live.read("metadata"), "metadata")
         first = None
         if not _exists(store, known_as, options):  # what cannot be saved must not make a store
@@ -185,8 +187,8 @@ class _Saving:
     def __init__(
         self,
         store: Store,
-        live: Live,
-        sink: Live | None,
+        live: CheckpointLocation,
+        sink: CheckpointLocation | None,
         before: Index | None,
         captured: Captured,
         label: str | None,

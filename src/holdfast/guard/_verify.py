@@ -27,10 +27,15 @@ from holdfast.checkpoint.reader import as_finding
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.findings import Finding, Severity, errors_of
-from holdfast.guard.checkpoint_location import Listing, Live, MovedError, normal
+from holdfast.guard.checkpoint_location import (
+    CheckpointLocation,
+    LocationListing,
+    MovedError,
+    normal,
+)
 from holdfast.guard.closure import compute, last_committed
 from holdfast.guard.index import Index
-from holdfast.guard.savepoints import Shelf
+from holdfast.guard.savepoints import Savepoints
 from holdfast.guard.spark_files import layout
 from holdfast.guard.spark_files.checksum import HadoopCheck, check_hadoop, check_spark
 from holdfast.guard.spark_files.metadata_logs import (
@@ -108,7 +113,7 @@ def verify(
     else:
         report.finding("no_store", "no store was given: own consistency only", severity="info")
     try:
-        live = Live.open(checkpoint_location, options=options)
+        live = CheckpointLocation.open(checkpoint_location, options=options)
     except NotFoundError:
         _nothing_there(report, index)
         return report
@@ -144,7 +149,7 @@ def _verify_savepoints(
     options: dict[str, Any] | None,
 ) -> Index | None:
     try:
-        shelf = Shelf.open(store, location=location, name=name, options=options)
+        savepoints = Savepoints.open(store, location=location, name=name, options=options)
     except NotFoundError:
         report.finding(
             "no_savepoint", "the query was never saved in this store", severity="warning"
@@ -153,14 +158,14 @@ def _verify_savepoints(
     except HoldfastError as error:
         report.findings.append(as_finding(error))
         return None
-    report.findings.extend(verify_store(shelf.reader, deep=deep).all_findings())
+    report.findings.extend(verify_store(savepoints.reader, deep=deep).all_findings())
     try:
-        for summary in shelf.reader.list():
-            shelf.index(shelf.reader.manifest(summary))
+        for summary in savepoints.reader.list():
+            savepoints.index(savepoints.reader.manifest(summary))
     except HoldfastError as error:
         report.findings.append(as_finding(error))
     try:
-        found = shelf.latest()
+        found = savepoints.latest()
     except HoldfastError as error:
         report.findings.append(as_finding(error))
         return None
@@ -177,7 +182,11 @@ class _Check:
     """One pass over a live checkpoint."""
 
     def __init__(
-        self, live: Live, listing: Listing, report: GuardReport, index: Index | None
+        self,
+        live: CheckpointLocation,
+        listing: LocationListing,
+        report: GuardReport,
+        index: Index | None,
     ) -> None:
         self._live = live
         self._listing = listing
@@ -293,7 +302,7 @@ class _Check:
 
     # Meaning
 
-    def _parse(self, path: str, meaning: layout.Meaning, data: bytes) -> None:
+    def _parse(self, path: str, meaning: layout.SparkPath, data: bytes) -> None:
         batch = meaning.batch or 0
         if meaning.kind == "metadata":
             query = parse_query_id(data, path)

@@ -22,7 +22,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
 from holdfast.format.documents import Pin
 from holdfast.guard._save import DEFAULTS
-from holdfast.guard.savepoints import Listed, Shelf
+from holdfast.guard.savepoints import Listed, Savepoints
 from holdfast.guard.spark_files.state_inspect import (
     STATE_BYTES_MAX,
     StoreCount,
@@ -69,7 +69,9 @@ def ls(
     options: dict[str, Any] | None = None,
 ) -> list[Listed]:
     """Savepoints of a query, newest first."""
-    return [*Shelf.open(store, location=checkpoint_location, name=name, options=options).list()]
+    return [
+        *Savepoints.open(store, location=checkpoint_location, name=name, options=options).list()
+    ]
 
 
 def show(
@@ -82,10 +84,12 @@ def show(
     options: dict[str, Any] | None = None,
 ) -> Shown:
     """Offsets by source, watermark, and keys and bytes of state by operator and store."""
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    manifest = shelf.find(ref)
-    index = shelf.index(manifest)
-    cost = next((f for f in footprints(shelf.reader) if f.checkpoint == manifest.checkpoint), None)
+    savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
+    manifest = savepoints.find(ref)
+    index = savepoints.index(manifest)
+    cost = next(
+        (f for f in footprints(savepoints.reader) if f.checkpoint == manifest.checkpoint), None
+    )
     return Shown(
         checkpoint=manifest.checkpoint,
         batch=index.batch,
@@ -106,7 +110,7 @@ def show(
         sink=index.sink,
         shuffle_partitions=index.shuffle_partitions,
         sources=[{"name": source.name, "offset": source.offset} for source in index.sources],
-        state=counts(shelf, index, bytes_max=state_bytes_max),
+        state=counts(savepoints, index, bytes_max=state_bytes_max),
     )
 
 
@@ -121,9 +125,9 @@ def compare(
     options: dict[str, Any] | None = None,
 ) -> list[StoreDiff]:
     """Keys that two savepoints do not share, store by store, read without a JVM."""
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    indexes = [shelf.index(shelf.find(ref)) for ref in (older, newer)]
-    return diff(shelf, indexes[0], indexes[1], bytes_max=state_bytes_max)
+    savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
+    indexes = [savepoints.index(savepoints.find(ref)) for ref in (older, newer)]
+    return diff(savepoints, indexes[0], indexes[1], bytes_max=state_bytes_max)
 
 
 def pin(
@@ -138,10 +142,10 @@ def pin(
     clock: Clock | None = None,
 ) -> Pin:
     """Hold a savepoint under a label until it is unpinned."""
-    shelf, storage = _writable(checkpoint_location, store, name, options)
-    found = shelf.find(ref).checkpoint
+    savepoints, storage = _writable(checkpoint_location, store, name, options)
+    found = savepoints.find(ref).checkpoint
     return core_pin(
-        shelf.reader, storage, clock or SystemClock(), label=label, ref=found, note=note
+        savepoints.reader, storage, clock or SystemClock(), label=label, ref=found, note=note
     )  # fmt: skip
 
 
@@ -154,8 +158,8 @@ def unpin(
     options: dict[str, Any] | None = None,
 ) -> None:
     """Let a savepoint go; the next collection may drop it."""
-    shelf, storage = _writable(checkpoint_location, store, name, options)
-    core_unpin(shelf.reader, storage, label)
+    savepoints, storage = _writable(checkpoint_location, store, name, options)
+    core_unpin(savepoints.reader, storage, label)
 
 
 def gc(
@@ -169,8 +173,8 @@ def gc(
     clock: Clock | None = None,
 ) -> SweepReport:
     """Drop all but the newest `keep` savepoints and the pinned ones, and what only they needed."""
-    shelf = Shelf.open(store, location=checkpoint_location, name=name, options=options)
-    found = shelf.latest()
+    savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
+    found = savepoints.latest()
     if found is None:
         raise NotFoundError(
             "the query was never saved in this store", kind="no_savepoint",
@@ -179,9 +183,9 @@ def gc(
     settings = msgspec.structs.replace(DEFAULTS, retain=keep)
     clock = clock or SystemClock()
     if dry_run:
-        return _would_collect(shelf.reader, settings, clock)
+        return _would_collect(savepoints.reader, settings, clock)
     with open_store(
-        store, shelf.reader.directory.pipeline, topology=found[0].topology, settings=settings,
+        store, savepoints.reader.directory.pipeline, topology=found[0].topology, settings=settings,
         options=options, clock=clock,
     ) as held:  # fmt: skip
         return held.gc()
@@ -205,10 +209,10 @@ def _writable(
     store: str | Path | Storage,
     name: str | None,
     options: dict[str, Any] | None,
-) -> tuple[Shelf, Storage]:
+) -> tuple[Savepoints, Storage]:
     storage = (
         open_storage(store, create=False, options=options)
         if isinstance(store, (str, Path))
         else store
     )
-    return Shelf.open(storage, location=location, name=name), storage
+    return Savepoints.open(storage, location=location, name=name), storage

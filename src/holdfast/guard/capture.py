@@ -17,7 +17,13 @@ from typing import IO
 from holdfast.clock import Clock
 from holdfast.errors import CorruptionError, NotFoundError, StorageError
 from holdfast.format.canonical import sha256_hex
-from holdfast.guard.checkpoint_location import Listing, Live, MovedError, is_small, moved
+from holdfast.guard.checkpoint_location import (
+    CheckpointLocation,
+    LocationListing,
+    MovedError,
+    is_small,
+    moved,
+)
 from holdfast.guard.closure import Closure, compute, last_committed, log_closure
 from holdfast.guard.index import StoredFile
 from holdfast.guard.spark_files import layout
@@ -47,13 +53,13 @@ class Captured:
 
 
 def capture(
-    live: Live,
+    live: CheckpointLocation,
     before: Mapping[str, StoredFile],
     *,
     clock: Clock,
-    sink: Live | None = None,
+    sink: CheckpointLocation | None = None,
     tries: int = 50,
-    on_try: Callable[[Listing], None] | None = None,
+    on_try: Callable[[LocationListing], None] | None = None,
 ) -> Captured:
     """The newest committed batch; when the query moves on meanwhile, the next one."""
     last: MovedError | None = None
@@ -98,11 +104,11 @@ def capture(
 
 
 def _try(
-    live: Live,
-    listing: Listing,
+    live: CheckpointLocation,
+    listing: LocationListing,
     batch: int,
     before: Mapping[str, StoredFile],
-    sink: Live | None,
+    sink: CheckpointLocation | None,
 ) -> Captured:
     closure = compute(live, listing, batch)
     captured = Captured(closure, {path: listing.entries[path] for path in closure.files})
@@ -122,7 +128,7 @@ def _in_sink(path: str) -> bool:
     return path.startswith(f"{layout.SINK_LOG}/")
 
 
-def _add_sink(captured: Captured, sink: Live, batch: int) -> None:
+def _add_sink(captured: Captured, sink: CheckpointLocation, batch: int) -> None:
     """The file sink's own log, up to the same batch."""
     listing = sink.list()
     logged = dict(listing.of("sink"))
@@ -133,7 +139,11 @@ def _add_sink(captured: Captured, sink: Live, batch: int) -> None:
 
 
 def _one(
-    captured: Captured, live: Live, path: str, entry: Entry, before: Mapping[str, StoredFile]
+    captured: Captured,
+    live: CheckpointLocation,
+    path: str,
+    entry: Entry,
+    before: Mapping[str, StoredFile],
 ) -> None:
     known, content = before.get(path), captured.closure.contents.get(path)
     same = known is not None and (known.size, known.modified_us) == (entry.size, entry.modified_us)
@@ -160,7 +170,9 @@ def _check_content(captured: Captured) -> None:
             check_spark(data, captured.small[beside], path, beside)
 
 
-def _check_still(captured: Captured, live: Live, sink: Live | None) -> None:
+def _check_still(
+    captured: Captured, live: CheckpointLocation, sink: CheckpointLocation | None
+) -> None:
     """Nothing of the closure has vanished or become another file."""
     for path, entry in captured.entries.items():
         side = sink if sink is not None and _in_sink(path) else live

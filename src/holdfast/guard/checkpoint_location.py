@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
-from holdfast.guard.spark_files.layout import Meaning, classify
+from holdfast.guard.spark_files.layout import SparkPath, classify
 from holdfast.storage.base import Entry, StorageReader
 from holdfast.storage.open import open_storage
 
@@ -48,14 +48,14 @@ def derived_name(location: str | Path) -> str:
 
 
 @dataclass(frozen=True)
-class Listing:
+class LocationListing:
     """Everything below the location at one moment."""
 
     entries: Mapping[str, Entry]
-    meanings: Mapping[str, Meaning]
+    meanings: Mapping[str, SparkPath]
     foreign: tuple[str, ...]
 
-    def of(self, *kinds: str) -> Iterator[tuple[str, Meaning]]:
+    def of(self, *kinds: str) -> Iterator[tuple[str, SparkPath]]:
         """Paths of some kinds."""
         return ((path, m) for path, m in self.meanings.items() if m.kind in kinds)
 
@@ -76,11 +76,11 @@ class Listing:
             )
 
 
-class Live:
+class CheckpointLocation:
     """One checkpoint location."""
 
     def __init__(self, storage: StorageReader, location: str) -> None:
-        """Use `Live.open`."""
+        """Use `CheckpointLocation.open`."""
         self.storage = storage
         self.location = location
 
@@ -102,10 +102,10 @@ class Live:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def list(self) -> Listing:
+    def list(self) -> LocationListing:
         """One walk over everything; unfinished files of Spark are left out."""
         entries: dict[str, Entry] = {}
-        meanings: dict[str, Meaning] = {}
+        meanings: dict[str, SparkPath] = {}
         foreign: list[str] = []
         for entry in self.storage.list(""):
             meaning = classify(entry.path)
@@ -115,7 +115,7 @@ class Live:
             elif meaning.kind != "temporary":
                 entries[entry.path] = entry
                 meanings[entry.path] = meaning
-        return Listing(entries, meanings, tuple(foreign))
+        return LocationListing(entries, meanings, tuple(foreign))
 
     def read(self, path: str) -> bytes:
         """One whole file."""

@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass, field
 
 from holdfast.errors import IncompatibleError
-from holdfast.guard.checkpoint_location import Listing, Live, moved
+from holdfast.guard.checkpoint_location import CheckpointLocation, LocationListing, moved
 from holdfast.guard.spark_files import layout
 from holdfast.guard.spark_files.changelog import read_changelog
 from holdfast.guard.spark_files.metadata_logs import (
@@ -70,13 +70,13 @@ class Closure:
         return "rocksdb-2" if self.commit.stateUniqueIds else "rocksdb-1"
 
 
-def last_committed(listing: Listing) -> int | None:
+def last_committed(listing: LocationListing) -> int | None:
     """The newest batch that has both an offset and a commit."""
     commits, offsets = listing.batches("commit"), set(listing.batches("offset"))
     return next((batch for batch in reversed(commits) if batch in offsets), None)
 
 
-def compute(live: Live, listing: Listing, batch: int) -> Closure:
+def compute(live: CheckpointLocation, listing: LocationListing, batch: int) -> Closure:
     """The closure of one batch, or `MovedError` when the query has gone past it."""
     return _Computation(live, listing, batch).run()
 
@@ -84,7 +84,7 @@ def compute(live: Live, listing: Listing, batch: int) -> Closure:
 class _Computation:
     """Collects paths; reads each document once."""
 
-    def __init__(self, live: Live, listing: Listing, batch: int) -> None:
+    def __init__(self, live: CheckpointLocation, listing: LocationListing, batch: int) -> None:
         self._live = live
         self._listing = listing
         self._batch = batch
@@ -146,7 +146,7 @@ class _Computation:
             else:
                 self._take_initial(logged)
 
-    def _take_initial(self, logged: dict[str, layout.Meaning]) -> None:
+    def _take_initial(self, logged: dict[str, layout.SparkPath]) -> None:
         """Other sources write one file, at the beginning (Kafka: first offsets, rate: the time)."""
         for path, meaning in logged.items():
             if meaning.batch != 0 or meaning.compact:
@@ -282,7 +282,7 @@ class _Computation:
                 )  # fmt: skip
 
 
-def log_closure(logged: dict[str, layout.Meaning], last: int, folder: str) -> list[str]:
+def log_closure(logged: dict[str, layout.SparkPath], last: int, folder: str) -> list[str]:
     """Entries of a compacted log up to `last`: the newest compaction and what follows it."""
     compacted = [m.batch for m in logged.values() if m.compact and (m.batch or 0) <= last]
     begin = max((batch for batch in compacted if batch is not None), default=-1)

@@ -41,11 +41,11 @@ class Listed:
     damage: str = ""
 
 
-class Shelf:
+class Savepoints:
     """One query's savepoints, for reading."""
 
     def __init__(self, reader: StoreReader) -> None:
-        """Use `Shelf.open`."""
+        """Use `Savepoints.open`."""
         self.reader = reader
 
     @classmethod
@@ -56,7 +56,7 @@ class Shelf:
         location: str | Path | None = None,
         name: str | None = None,
         options: dict[str, Any] | None = None,
-    ) -> Shelf:
+    ) -> Savepoints:
         """By name, or by the location from which the name was derived."""
         wanted = name or derived_name(location or "")
         return cls(read_store(store, wanted, options=options))

@@ -1,7 +1,7 @@
 """The journal: an embedded, durable, hash-chained event log on local disk."""
 
 from holdfast.journal.batch import EventIds, RandomEventIds, SeededEventIds
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.group_commit import Ticket
 from holdfast.journal.maintenance import HoldStore, TruncateReport
 from holdfast.journal.proof import (
@@ -10,9 +10,9 @@ from holdfast.journal.proof import (
     check_receipt,
     prove_event,
 )
-from holdfast.journal.query import Query, QueryResult, View
+from holdfast.journal.query import JournalView, Query, QueryResult
 from holdfast.journal.reader import Cursor, JournalReader
-from holdfast.journal.splits import Slice, plan_end, plan_slices, read_slice
+from holdfast.journal.splits import JournalSplit, plan_end, plan_splits, read_split
 from holdfast.journal.types import (
     Durability,
     Event,
@@ -22,7 +22,7 @@ from holdfast.journal.types import (
     Position,
     Receipt,
 )
-from holdfast.journal.verify import Finding, VerifyReport, verify_journal
+from holdfast.journal.verify import JournalFinding, JournalVerifyReport, verify_journal
 from holdfast.journal.writer import JournalWriter
 
 __all__ = [
@@ -31,11 +31,14 @@ __all__ = [
     "Event",
     "EventIds",
     "EventProof",
-    "Files",
-    "Finding",
     "HoldStore",
+    "JournalFiles",
+    "JournalFinding",
     "JournalReader",
     "JournalSettings",
+    "JournalSplit",
+    "JournalVerifyReport",
+    "JournalView",
     "JournalWriter",
     "OpenPath",
     "OpenReport",
@@ -45,16 +48,13 @@ __all__ = [
     "RandomEventIds",
     "Receipt",
     "SeededEventIds",
-    "Slice",
     "Ticket",
     "TruncateReport",
-    "VerifyReport",
-    "View",
     "check_event",
     "check_receipt",
     "plan_end",
-    "plan_slices",
+    "plan_splits",
     "prove_event",
-    "read_slice",
+    "read_split",
     "verify_journal",
 ]

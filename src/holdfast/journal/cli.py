@@ -21,7 +21,7 @@ import typer
 from holdfast.clock import SystemClock
 from holdfast.console import clean, encode, moment, run_app, verb, write
 from holdfast.errors import InvalidInputError, NotFoundError
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.layout import Layout, segment_first
 from holdfast.journal.maintenance import HoldStore
 from holdfast.journal.query import Query, to_events
@@ -229,7 +229,7 @@ def verify(
     as_json: Json = False,  # noqa: FBT002
 ) -> None:
     """Check every byte, the hash chain, and what is derived; exit 1 if anything is wrong."""
-    sizes = Files().entries(Layout(root).segments)
+    sizes = JournalFiles().entries(Layout(root).segments)
     total = sum(size for name, size in sizes.items() if segment_first(name) is not None)
     if sys.stderr.isatty():
         with typer.progressbar(length=total, label="verifying", file=sys.stderr) as bar:
@@ -256,8 +256,8 @@ def info(root: Root, as_json: Json = False) -> None:  # noqa: FBT002
     """Say what the journal holds, how it opens, and what holds it."""
     with JournalReader(root) as reader:
         view, layout = reader.view(), reader.layout
-        entries = Files().entries(layout.segments)
-        holds = HoldStore(Files(), layout, reader.clock).all()
+        entries = JournalFiles().entries(layout.segments)
+        holds = HoldStore(JournalFiles(), layout, reader.clock).all()
         facts = {
             "journal_id": view.meta.journal_id.hex(),
             "base_sequence": view.base_sequence,
@@ -299,7 +299,7 @@ def release(
 
     A pipeline that still runs sets its hold again with its next checkpoint.
     """
-    holds = HoldStore(Files(), Layout(root), SystemClock())
+    holds = HoldStore(JournalFiles(), Layout(root), SystemClock())
     position = holds.get(hold)
     if position is None:
         raise NotFoundError(

@@ -1,8 +1,8 @@
 """The journal's only I/O: a thin, typed layer over the operating system's calls.
 
-Every call that changes the log goes through `Files._do`, every other one (the lock's included)
-through `Files._look`, so a test can fail the k-th one before or after it took effect, write short,
-or record what a power cut would leave.
+Every call that changes the log goes through `JournalFiles._do`, every other one (the lock's
+included) through `JournalFiles._look`, so a test can fail the k-th one before or after it took
+effect, write short, or record what a power cut would leave.
 
 Invariants:
 - No symlink is ever followed at the last component of a path.
@@ -72,7 +72,7 @@ def storage_error(error: OSError, operation: str, path: Path) -> Exception:
     )
 
 
-class Files:
+class JournalFiles:
     """Operating system calls on the journal's directory."""
 
     def _do(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
@@ -306,7 +306,7 @@ class Files:
 class WriterLock:
     """One writer per journal: an flock that the kernel lets go when the process ends."""
 
-    def __init__(self, files: Files, path: Path, owner: str) -> None:
+    def __init__(self, files: JournalFiles, path: Path, owner: str) -> None:
         """Take the lock or say who has it."""
         self.path = path
         self._files = files

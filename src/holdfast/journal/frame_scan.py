@@ -31,7 +31,7 @@ _NEVER_TORN = ("order", "chain", "foreign", "chain_hash", "body_hash")
 
 
 @dataclass(slots=True)
-class Walk:
+class FrameScan:
     """Where a walk stands, and why it ended."""
 
     journal_id: bytes
@@ -62,8 +62,8 @@ class Walk:
         self.frames += 1
 
 
-def walk_frames(
-    read: Callable[[int, int], bytes], walk: Walk, end: int, *, hash_body: bool = True
+def scan_frames(
+    read: Callable[[int, int], bytes], walk: FrameScan, end: int, *, hash_body: bool = True
 ) -> Iterator[tuple[int, Frame]]:
     """Yield (offset, frame) up to `end`; what ends it early stands in `walk.problem`."""
     block = memoryview(b"")
@@ -116,7 +116,7 @@ class TailVerdict:
     why: str
 
 
-def judge_tail(walk: Walk, known_durable: int, rest: memoryview) -> TailVerdict:
+def judge_tail(walk: FrameScan, known_durable: int, rest: memoryview) -> TailVerdict:
     """Torn or damaged? Torn bytes may go, damaged ones were acknowledged and may not.
 
     Args:

@@ -25,7 +25,7 @@ from holdfast.journal.types import Durability, JournalSettings, Receipt, make_re
 
 if TYPE_CHECKING:
     from holdfast.clock import Clock
-    from holdfast.journal.log_writer import LogCore
+    from holdfast.journal.log_writer import LogWriter
     from holdfast.journal.segments import SealedSegment
 
 
@@ -72,7 +72,7 @@ class Ticket:
 class CommitQueue:
     """The producers' side of a writer."""
 
-    _core: LogCore
+    _core: LogWriter
 
     def __init__(self, settings: JournalSettings, clock: Clock, ids: EventIds) -> None:
         """An empty queue; the core comes with opening."""

@@ -42,7 +42,7 @@ from holdfast.journal.format.segment import (
     pack_segment_header,
 )
 from holdfast.journal.open import MARK, LoadedLog, pack_mark, summarise
-from holdfast.journal.segments import SealedSegment, Segment, TailSegment
+from holdfast.journal.segments import JournalSegment, SealedSegment, TailSegment
 from holdfast.journal.types import Receipt, make_receipt
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from holdfast.clock import Clock
     from holdfast.journal.batch import PreparedBatch
-    from holdfast.journal.files import Files, WriterLock
+    from holdfast.journal.files import JournalFiles, WriterLock
     from holdfast.journal.format.layout import Layout
 
 Array = np.ndarray[Any, Any]
@@ -67,11 +67,11 @@ class Placed:
     chain_hash: bytes
 
 
-class LogCore:
+class LogWriter:
     """The log of one writer."""
 
     def __init__(
-        self, files: Files, layout: Layout, clock: Clock, lock: WriterLock, loaded: LoadedLog
+        self, files: JournalFiles, layout: Layout, clock: Clock, lock: WriterLock, loaded: LoadedLog
     ) -> None:
         """Take over a loaded log; `recover` must run before anything is written."""
         self.files = files
@@ -110,7 +110,7 @@ class LogCore:
 
     def _recover(self, loaded: LoadedLog) -> None:
         """Cut what is torn, make what is left durable, and have a tail to write to."""
-        last: Segment | None = self._tail or (self.sealed[-1] if self.sealed else None)
+        last: JournalSegment | None = self._tail or (self.sealed[-1] if self.sealed else None)
         if last is not None:
             fd = self.files.open_write(last.path)
             try:
@@ -140,7 +140,7 @@ class LogCore:
             if self.files.size(self._mark_fd, self.layout.mark) > MARK.size:
                 self.files.cut(self._mark_fd, self.layout.mark, MARK.size)
 
-    def _rewrite(self, fd: int, last: Segment, durable: int) -> None:
+    def _rewrite(self, fd: int, last: JournalSegment, durable: int) -> None:
         """Write again what was never known to be durable.
 
         After a failed fsync the kernel may hold pages that never reached the disk and call them
@@ -327,7 +327,7 @@ class LogCore:
             remedy="repeat a batch exactly to get its first receipt, or use new ids",
         )  # fmt: skip
 
-    def _segment_of(self, sequence: int) -> Segment:
+    def _segment_of(self, sequence: int) -> JournalSegment:
         if sequence >= self.tail.first_sequence:
             return self.tail
         return next(s for s in self.sealed if s.first_sequence <= sequence < s.next_sequence)

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from holdfast.clock import Clock
-    from holdfast.journal.files import Files
+    from holdfast.journal.files import JournalFiles
     from holdfast.journal.format.layout import Layout
-    from holdfast.journal.query import View
+    from holdfast.journal.query import JournalView
 
 STORED_BYTES_MAX = 4096
 FRAMES_PER_PAUSE = 4
 
 
 def write_index(
-    files: Files,
+    files: JournalFiles,
     layout: Layout,
     journal_id: bytes,
     segment: SealedSegment,
@@ -69,7 +69,7 @@ def write_index(
 
 
 def write_checkpoint(
-    files: Files,
+    files: JournalFiles,
     layout: Layout,
     meta: JournalMeta,
     sealed: Sequence[SealedSegment],
@@ -105,7 +105,7 @@ def write_checkpoint(
 
 
 def store_position(
-    files: Files, path: Path, magic: bytes, position: Position, wall_us: int
+    files: JournalFiles, path: Path, magic: bytes, position: Position, wall_us: int
 ) -> None:
     """Keep a position durably: a cursor or a hold."""
     files.make_directory(path.parent)
@@ -116,7 +116,7 @@ def store_position(
     files.replace(path, [pack_blob(magic, stored)])
 
 
-def load_position(files: Files, path: Path, magic: bytes) -> Position:
+def load_position(files: JournalFiles, path: Path, magic: bytes) -> Position:
     """Read a stored position; a damaged one is an error, never a fresh start."""
     try:
         stored = unpack_blob(files.read(path, STORED_BYTES_MAX), magic, StoredPosition)
@@ -134,7 +134,7 @@ def load_position(files: Files, path: Path, magic: bytes) -> Position:
 class HoldStore:
     """Named holds: truncation leaves everything from the oldest one on."""
 
-    def __init__(self, files: Files, layout: Layout, clock: Clock) -> None:
+    def __init__(self, files: JournalFiles, layout: Layout, clock: Clock) -> None:
         """The holds of one journal."""
         self._files = files
         self._layout = layout
@@ -200,7 +200,9 @@ class TruncateReport:
     held_by: str | None
 
 
-def plan_truncation(view: View, sequence: int, holds: Mapping[str, Position]) -> TruncateReport:
+def plan_truncation(
+    view: JournalView, sequence: int, holds: Mapping[str, Position]
+) -> TruncateReport:
     """Decide which segments go. Every hold must lie in this log; the oldest one is the limit."""
     if sequence > view.visible:
         raise InvalidInputError(
@@ -226,9 +228,9 @@ def plan_truncation(view: View, sequence: int, holds: Mapping[str, Position]) ->
 
 
 def move_base(
-    files: Files,
+    files: JournalFiles,
     layout: Layout,
-    view: View,
+    view: JournalView,
     plan: TruncateReport,
     holds: Callable[[], Mapping[str, Position]],
 ) -> tuple[JournalMeta, TruncateReport]:
@@ -248,7 +250,7 @@ def move_base(
     return meta, plan
 
 
-def remove_segments(files: Files, layout: Layout, plan: TruncateReport) -> None:
+def remove_segments(files: JournalFiles, layout: Layout, plan: TruncateReport) -> None:
     """Execute the second half: files before the base go, oldest first. The rest goes at opening."""
     for number, first in enumerate(plan.segments):
         files.remove(layout.segment(first))
@@ -258,7 +260,9 @@ def remove_segments(files: Files, layout: Layout, plan: TruncateReport) -> None:
     files.sync_directory(layout.segments)
 
 
-def _write_base(files: Files, layout: Layout, view: View, plan: TruncateReport) -> JournalMeta:
+def _write_base(
+    files: JournalFiles, layout: Layout, view: JournalView, plan: TruncateReport
+) -> JournalMeta:
     meta = JournalMeta(
         view.meta.journal_id, view.meta.created_us, plan.base_sequence, plan.base_hash
     )
@@ -286,7 +290,7 @@ def plan_segment_compaction(
 
 
 def compact_segments(
-    files: Files,
+    files: JournalFiles,
     layout: Layout,
     meta: JournalMeta,
     sealed: Sequence[SealedSegment],
@@ -313,7 +317,7 @@ def compact_segments(
 
 
 def _merge(
-    files: Files,
+    files: JournalFiles,
     layout: Layout,
     meta: JournalMeta,
     group: Sequence[SealedSegment],
@@ -353,7 +357,7 @@ def _merge(
 
 
 def _swap(
-    files: Files, layout: Layout, staged: Path, target: Path, group: Sequence[SealedSegment]
+    files: JournalFiles, layout: Layout, staged: Path, target: Path, group: Sequence[SealedSegment]
 ) -> None:
     """Give the merged segment its name, then remove the others."""
     files.install(staged, target)

@@ -37,12 +37,12 @@ from holdfast.journal.format.segment import (
     unpack_segment_header,
     unpack_trailer,
 )
-from holdfast.journal.frame_scan import Walk, judge_tail, walk_frames
+from holdfast.journal.frame_scan import FrameScan, judge_tail, scan_frames
 from holdfast.journal.segments import SealedSegment, TailSegment, corrupt
 from holdfast.journal.types import OpenPath, OpenReport
 
 if TYPE_CHECKING:
-    from holdfast.journal.files import Files
+    from holdfast.journal.files import JournalFiles
 
 CHECKPOINT_BYTES_MAX = 1 << 30
 MARK = struct.Struct("<8sQQQ")
@@ -77,7 +77,7 @@ class LoadedLog:
         return self.sealed[-1].chain_hash if self.sealed else self.meta.base_hash
 
 
-def read_meta(files: Files, layout: Layout) -> JournalMeta:
+def read_meta(files: JournalFiles, layout: Layout) -> JournalMeta:
     """Which journal this is. A damaged or missing one is an error, never a fresh start."""
     try:
         return unpack_blob(files.read(layout.meta, 4096), META_MAGIC, JournalMeta)
@@ -108,7 +108,7 @@ def pack_mark(journal_id: bytes, durable: int) -> bytes:
     return MARK.pack(MARK_MAGIC, int.from_bytes(journal_id[:8]), durable, durable ^ (1 << 64) - 1)
 
 
-def read_mark(files: Files, layout: Layout, journal_id: bytes) -> int:
+def read_mark(files: JournalFiles, layout: Layout, journal_id: bytes) -> int:
     """What the writer last said to be durable; 0 if the mark is missing or damaged.
 
     A mark that is there but cannot be read is an error: it could say that a torn-looking tail was
@@ -117,7 +117,7 @@ def read_mark(files: Files, layout: Layout, journal_id: bytes) -> int:
     return look_at_mark(files, layout, journal_id)[0]
 
 
-def look_at_mark(files: Files, layout: Layout, journal_id: bytes) -> tuple[int, str | None]:
+def look_at_mark(files: JournalFiles, layout: Layout, journal_id: bytes) -> tuple[int, str | None]:
     """What the mark says, and what is wrong with it. Three looks: a writer may be at work on it."""
     problem: str | None = None
     for _ in range(3):
@@ -143,7 +143,7 @@ def look_at_mark(files: Files, layout: Layout, journal_id: bytes) -> tuple[int, 
     return 0, problem
 
 
-def read_checkpoint(files: Files, layout: Layout) -> tuple[IndexCheckpoint | None, str, str]:
+def read_checkpoint(files: JournalFiles, layout: Layout) -> tuple[IndexCheckpoint | None, str, str]:
     """The index checkpoint, or (None, reason, detail)."""
     try:
         data = files.read(layout.checkpoint, CHECKPOINT_BYTES_MAX)
@@ -192,7 +192,7 @@ def match_checkpoint(
 class Loader:
     """One opening: collects what is found and what was read for the report."""
 
-    def __init__(self, files: Files, layout: Layout) -> None:
+    def __init__(self, files: JournalFiles, layout: Layout) -> None:
         """Read the meta file and list the segments."""
         self.files = files
         self.layout = layout
@@ -346,12 +346,12 @@ class Loader:
             return None, BadFrameError("foreign", "the footer belongs to another segment")
         return trailer, None
 
-    def _walk(self, fd: int, tail: TailSegment, end: int) -> Walk:
-        walk = Walk(
+    def _walk(self, fd: int, tail: TailSegment, end: int) -> FrameScan:
+        walk = FrameScan(
             self.meta.journal_id, tail.end_offset, tail.next_sequence, tail.chain_hash, self.clock
         )
         start = walk.offset
-        for _, frame in walk_frames(
+        for _, frame in scan_frames(
             lambda at, length: self.files.read_at(fd, tail.path, at, length), walk, end
         ):
             tail.add(frame.header, frame.chain_hash)
@@ -362,7 +362,7 @@ class Loader:
         return walk
 
     def _check_footer(
-        self, fd: int, tail: TailSegment, walk: Walk, trailer: SegmentTrailer
+        self, fd: int, tail: TailSegment, walk: FrameScan, trailer: SegmentTrailer
     ) -> None:
         if walk.problem is not None:
             raise corrupt(tail.path, walk.offset, walk.problem)
@@ -379,7 +379,7 @@ class Loader:
     def _seal(self, tail: TailSegment, size: int) -> SealedSegment:
         return SealedSegment(self.files, self.layout, self.meta.journal_id, summarise(tail, size))
 
-    def _judge(self, fd: int, walk: Walk, size: int) -> None:
+    def _judge(self, fd: int, walk: FrameScan, size: int) -> None:
         path = self.layout.segment(max(self.sizes))
         rest = self.files.read_at(fd, path, walk.offset, size - walk.offset)
         verdict = judge_tail(walk, self.durable, memoryview(rest))
@@ -427,7 +427,7 @@ def summarise(segment: TailSegment, file_bytes: int) -> SegmentSummary:
 JournalFingerprint = tuple[Any, ...]
 
 
-def journal_fingerprint(files: Files, layout: Layout) -> JournalFingerprint:
+def journal_fingerprint(files: JournalFiles, layout: Layout) -> JournalFingerprint:
     """Changes whenever a writer changes files: two looks between which it does not saw the same."""
     try:
         meta: Any = files.read(layout.meta, 4096)
@@ -436,6 +436,6 @@ def journal_fingerprint(files: Files, layout: Layout) -> JournalFingerprint:
     return meta, tuple(sorted(files.entries(layout.segments).items()))
 
 
-def load_log(files: Files, layout: Layout) -> LoadedLog:
+def load_log(files: JournalFiles, layout: Layout) -> LoadedLog:
     """Read a journal's state from disk, changing nothing."""
     return Loader(files, layout).load()

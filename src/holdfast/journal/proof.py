@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.blake3_tree import CHUNK_BYTES, check_chunks, prove_chunks
 from holdfast.journal.format.columns import (
     DIRECTORY,
@@ -45,7 +45,7 @@ from holdfast.journal.types import Event, Receipt
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.journal.query import View
+    from holdfast.journal.query import JournalView
 
     Reader = Callable[[int, int], bytes]
 
@@ -126,7 +126,7 @@ def read_event(read: Reader, header: FrameHeader, row: int) -> Event:
     )  # fmt: skip
 
 
-def prove_event(view: View, sequence: int) -> EventProof:
+def prove_event(view: JournalView, sequence: int) -> EventProof:
     """Build the proof of one event. Costs some milliseconds; nothing was prepared for it."""
     segment = view.segment_of(sequence)
     return prove_in_frame(segment.frame(segment.number_of(sequence), hash_body=True), sequence)
@@ -186,7 +186,9 @@ def check_event(proof: EventProof, chain_hash: str) -> Event:
         ) from error  # fmt: skip
 
 
-def check_receipt(root: str | Path, receipt: Receipt, *, files: Files | None = None) -> Frame:
+def check_receipt(
+    root: str | Path, receipt: Receipt, *, files: JournalFiles | None = None
+) -> Frame:
     """Find the frame of a receipt by reading segments alone, and check that it is unchanged.
 
     Raises:
@@ -194,7 +196,7 @@ def check_receipt(root: str | Path, receipt: Receipt, *, files: Files | None = N
         NotFoundError: That part of the journal was truncated, or never was there.
     """
     receipt.check()
-    files, layout = files or Files(), Layout(Path(root))
+    files, layout = files or JournalFiles(), Layout(Path(root))
     firsts = sorted(
         first
         for name in files.entries(layout.segments)

@@ -19,7 +19,7 @@ from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.journal.format.columns import ID_TYPE, TIME_TYPE
 from holdfast.journal.format.frame import BadFrameError
 from holdfast.journal.format.index import TEXT_BASES, mix_keys
-from holdfast.journal.segments import Segment, corrupt
+from holdfast.journal.segments import JournalSegment, corrupt
 from holdfast.journal.types import Event, Position
 
 if TYPE_CHECKING:
@@ -52,11 +52,11 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class JournalView:
     """A snapshot: all events from the base to `visible` (exclusive)."""
 
     meta: JournalMeta
-    segments: tuple[Segment, ...]
+    segments: tuple[JournalSegment, ...]
     visible: int
 
     @property
@@ -67,7 +67,7 @@ class View:
     def __len__(self) -> int:
         return self.visible - self.base_sequence
 
-    def segment_of(self, sequence: int) -> Segment:
+    def segment_of(self, sequence: int) -> JournalSegment:
         """The segment that holds a visible event."""
         if not self.base_sequence <= sequence < self.visible:
             raise NotFoundError(
@@ -80,7 +80,7 @@ class View:
                 return segment
         raise NotFoundError("no such event", kind="event_missing", sequence=sequence)
 
-    def frames(self, start: int, end: int) -> Iterator[tuple[Segment, int]]:
+    def frames(self, start: int, end: int) -> Iterator[tuple[JournalSegment, int]]:
         """(segment, frame number) of all frames that overlap a range of sequences."""
         end = min(end, self.visible)
         for segment in self.segments:
@@ -167,7 +167,9 @@ class View:
             return self._at(segment, offset, sequence, frame.header.previous_hash)
         return self._at(None, 0, sequence, self.meta.base_hash)
 
-    def _at(self, segment: Segment | None, offset: int, sequence: int, chain: bytes) -> Position:
+    def _at(
+        self, segment: JournalSegment | None, offset: int, sequence: int, chain: bytes
+    ) -> Position:
         return Position(
             journal_id=self.meta.journal_id.hex(),
             segment=segment.first_sequence if segment is not None else sequence,
@@ -279,12 +281,14 @@ def to_events(batch: Any) -> Iterator[Event]:
         )  # fmt: skip
 
 
-def read_batch(segment: Segment, number: int) -> Any:
+def read_batch(segment: JournalSegment, number: int) -> Any:
     """One frame as a record batch."""
     return decode(segment, number, segment.body(number))
 
 
-def decode(segment: Segment, number: int, body: BodyReader, rows: Array | None = None) -> Any:
+def decode(
+    segment: JournalSegment, number: int, body: BodyReader, rows: Array | None = None
+) -> Any:
     """A body, or some rows of it, as a record batch; damage names the segment's file."""
     try:
         return body.batch(rows)
@@ -292,7 +296,7 @@ def decode(segment: Segment, number: int, body: BodyReader, rows: Array | None =
         raise corrupt(segment.path, segment.directory().offsets[number], error) from error
 
 
-def _run(view: View, query: Query) -> Iterator[Any]:
+def _run(view: JournalView, query: Query) -> Iterator[Any]:
     left = query.limit
     start = max(query.from_sequence, view.base_sequence)
     end = view.visible if query.to_sequence is None else min(query.to_sequence, view.visible)
@@ -319,7 +323,7 @@ def _run(view: View, query: Query) -> Iterator[Any]:
 
 
 def _candidates(
-    segment: Segment, query: Query, rows: Array | None, start: int, end: int
+    segment: JournalSegment, query: Query, rows: Array | None, start: int, end: int
 ) -> list[int]:
     """Numbers of the frames that may hold an answer, ascending."""
     summary = getattr(segment, "summary", None)

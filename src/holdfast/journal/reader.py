@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.blob import CURSOR_MAGIC
 from holdfast.journal.format.layout import Layout
-from holdfast.journal.frame_scan import Walk, walk_frames
+from holdfast.journal.frame_scan import FrameScan, scan_frames
 from holdfast.journal.maintenance import load_position, store_position
 from holdfast.journal.open import (
     JournalFingerprint,
@@ -29,7 +29,7 @@ from holdfast.journal.open import (
     read_mark,
     read_meta,
 )
-from holdfast.journal.query import Query, QueryResult, View
+from holdfast.journal.query import JournalView, Query, QueryResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,11 +45,11 @@ class JournalReader:
     """A journal opened for reading."""
 
     def __init__(
-        self, root: str | Path, *, files: Files | None = None, clock: Clock | None = None
+        self, root: str | Path, *, files: JournalFiles | None = None, clock: Clock | None = None
     ) -> None:
         """Open; raises `NotFoundError` where there is no journal."""
         self.layout = Layout(Path(root))
-        self._files = files or Files()
+        self._files = files or JournalFiles()
         self.clock = clock or SystemClock()
         self._log = self._load()
 
@@ -94,11 +94,11 @@ class JournalReader:
             self._reload()
             return self.view().visible
         durable = read_mark(self._files, self.layout, log.meta.journal_id)
-        walk = Walk(log.meta.journal_id, tail.end_offset, tail.next_sequence, tail.chain_hash)
+        walk = FrameScan(log.meta.journal_id, tail.end_offset, tail.next_sequence, tail.chain_hash)
         fd = self._files.open_read(tail.path)
         try:
             read = lambda at, length: self._files.read_at(fd, tail.path, at, length)  # noqa: E731
-            for _, frame in walk_frames(read, walk, self._files.size(fd, tail.path)):
+            for _, frame in scan_frames(read, walk, self._files.size(fd, tail.path)):
                 tail.add(frame.header, frame.chain_hash)
         finally:
             self._files.close(fd)
@@ -114,11 +114,11 @@ class JournalReader:
             actual.pop(self._log.tail.path.name, None)
         return actual == known
 
-    def view(self) -> View:
+    def view(self) -> JournalView:
         """A snapshot of what is visible, for queries."""
         log = self._log
         segments = (*log.sealed, log.tail) if log.tail is not None else tuple(log.sealed)
-        return View(log.meta, segments, max(log.durable, log.meta.base_sequence))
+        return JournalView(log.meta, segments, max(log.durable, log.meta.base_sequence))
 
     def query(self, query: Query) -> QueryResult:
         """Answer a query on a fresh view; a journal compacted meanwhile is opened again."""
@@ -196,7 +196,7 @@ def _may_pass(error: HoldfastError) -> bool:
 class Cursor:
     """A named, durable reading position. It belongs to its reader, not to the writer."""
 
-    def __init__(self, reader: JournalReader, name: str, files: Files, clock: Clock) -> None:
+    def __init__(self, reader: JournalReader, name: str, files: JournalFiles, clock: Clock) -> None:
         """A cursor of that name; it need not exist yet."""
         self._reader = reader
         self._files = files

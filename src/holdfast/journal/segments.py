@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from holdfast.journal.files import Files
+    from holdfast.journal.files import JournalFiles
     from holdfast.journal.format.blob import SegmentSummary
     from holdfast.journal.format.frame import FrameHeader
     from holdfast.journal.format.layout import Layout
@@ -58,10 +58,10 @@ def corrupt(path: Path, offset: int, error: BadFrameError, **facts: object) -> C
     )  # fmt: skip
 
 
-class Segment:
+class JournalSegment:
     """What sealed segments and the tail have in common: frames by number."""
 
-    def __init__(self, files: Files, path: Path, first: int, previous_hash: bytes) -> None:
+    def __init__(self, files: JournalFiles, path: Path, first: int, previous_hash: bytes) -> None:
         """A segment that begins at `first`, after `previous_hash`."""
         self.files = files
         self.path = path
@@ -138,10 +138,12 @@ class Segment:
         raise NotImplementedError
 
 
-class SealedSegment(Segment):
+class SealedSegment(JournalSegment):
     """An immutable segment: footer and index are read on first use."""
 
-    def __init__(self, files: Files, layout: Layout, journal_id: bytes, s: SegmentSummary) -> None:
+    def __init__(
+        self, files: JournalFiles, layout: Layout, journal_id: bytes, s: SegmentSummary
+    ) -> None:
         """A sealed segment as a summary (from a checkpoint or a replay) describes it."""
         super().__init__(files, layout.segment(s.first_sequence), s.first_sequence, s.previous_hash)
         self.summary = s
@@ -249,10 +251,10 @@ class SealedSegment(Segment):
         return [int(number) for number in numbers if number < len(self.directory())]
 
 
-class TailSegment(Segment):
+class TailSegment(JournalSegment):
     """The segment that still grows. Its look-up index lives in memory and follows lazily."""
 
-    def __init__(self, files: Files, path: Path, first: int, previous_hash: bytes) -> None:
+    def __init__(self, files: JournalFiles, path: Path, first: int, previous_hash: bytes) -> None:
         """An empty tail; frames are added as they are read or published."""
         super().__init__(files, path, first, previous_hash)
         self._frames = FrameDirectory()

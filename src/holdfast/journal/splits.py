@@ -1,10 +1,10 @@
-"""The Spark-free half of a source: plan slices between positions, read one in any process.
+"""The Spark-free half of a source: plan splits between positions, read one in any process.
 
 Invariants:
-- A slice is a plain value (JSON): root, segment, byte range, sequences, chain hashes around it.
-- Reading a slice checks every frame and that the chain leads from the one hash to the other, so a
+- A split is a plain value (JSON): root, segment, byte range, sequences, chain hashes around it.
+- Reading a split checks every frame and that the chain leads from the one hash to the other, so a
   replaced, truncated or damaged log is an error and never other data.
-- A compacted segment is found by sequence: slices planned before a compaction stay readable.
+- A compacted segment is found by sequence: splits planned before a compaction stay readable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.columns import BodyReader
 from holdfast.journal.format.frame import BadFrameError
 from holdfast.journal.format.layout import Layout, segment_first
@@ -25,18 +25,18 @@ from holdfast.journal.format.segment import (
     unpack_directory,
     unpack_trailer,
 )
-from holdfast.journal.frame_scan import Walk, walk_frames
-from holdfast.journal.query import View, plain
+from holdfast.journal.frame_scan import FrameScan, scan_frames
+from holdfast.journal.query import JournalView, plain
 from holdfast.journal.segments import corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from holdfast.journal.segments import Segment
+    from holdfast.journal.segments import JournalSegment
     from holdfast.journal.types import Position
 
 
-class Slice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class JournalSplit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A byte range of one segment that holds whole batches."""
 
     root: str
@@ -54,17 +54,17 @@ class Slice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> Slice:
+    def from_json(cls, text: str) -> JournalSplit:
         """Read what `to_json` wrote."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise InvalidInputError(
-                "not a journal slice", kind="invalid_slice", reason=str(error)
+                "not a journal split", kind="invalid_slice", reason=str(error)
             ) from error
 
 
-def plan_end(view: View, start: Position, *, events_max: int | None = None) -> Position:
+def plan_end(view: JournalView, start: Position, *, events_max: int | None = None) -> Position:
     """Where an epoch that begins at `start` ends: whole batches, at most `events_max` events.
 
     One batch is always taken if there is one, even if it is larger.
@@ -83,47 +83,54 @@ def plan_end(view: View, start: Position, *, events_max: int | None = None) -> P
     return view.position(end)
 
 
-def plan_slices(
-    root: str | Path, view: View, start: Position, end: Position, *, slice_bytes: int = 16 << 20
-) -> list[Slice]:
-    """Cut what lies between two positions into slices of about `slice_bytes`.
+def plan_splits(
+    root: str | Path,
+    view: JournalView,
+    start: Position,
+    end: Position,
+    *,
+    split_bytes: int = 16 << 20,
+) -> list[JournalSplit]:
+    """Cut what lies between two positions into splits of about `split_bytes`.
 
     Both positions are checked against the log: one that was replaced or shortened is an error.
     """
-    if slice_bytes < 1:
-        raise InvalidInputError("slice_bytes must be positive", kind="invalid_setting")
+    if split_bytes < 1:
+        raise InvalidInputError("split_bytes must be positive", kind="invalid_setting")
     start, end = view.check_position(start), view.check_position(end)
-    slices: list[Slice] = []
-    run: list[tuple[Segment, int, int, int]] = []
+    splits: list[JournalSplit] = []
+    run: list[tuple[JournalSegment, int, int, int]] = []
     size = 0
     for segment, number in view.frames(start.sequence, end.sequence):
         directory = segment.directory()
         offset, wide = directory.offsets[number], _frame_bytes(segment, number)
-        if run and (run[0][0] is not segment or size + wide > slice_bytes):
-            slices.append(_slice(root, view, run))
+        if run and (run[0][0] is not segment or size + wide > split_bytes):
+            splits.append(_split(root, view, run))
             run, size = [], 0
         run.append((segment, number, offset, wide))
         size += wide
     if run:
-        slices.append(_slice(root, view, run))
-    return slices
+        splits.append(_split(root, view, run))
+    return splits
 
 
-def _frame_end(segment: Segment, number: int) -> int:
+def _frame_end(segment: JournalSegment, number: int) -> int:
     firsts = segment.directory().firsts
     return firsts[number + 1] if number + 1 < len(firsts) else segment.next_sequence
 
 
-def _frame_bytes(segment: Segment, number: int) -> int:
+def _frame_bytes(segment: JournalSegment, number: int) -> int:
     offsets = segment.directory().offsets
     end = offsets[number + 1] if number + 1 < len(offsets) else segment.end_offset
     return end - offsets[number]
 
 
-def _slice(root: str | Path, view: View, run: list[tuple[Segment, int, int, int]]) -> Slice:
+def _split(
+    root: str | Path, view: JournalView, run: list[tuple[JournalSegment, int, int, int]]
+) -> JournalSplit:
     segment, first, offset, _ = run[0]
     last = run[-1][1]
-    return Slice(
+    return JournalSplit(
         root=str(root),
         journal_id=view.meta.journal_id.hex(),
         segment=segment.first_sequence,
@@ -136,26 +143,26 @@ def _slice(root: str | Path, view: View, run: list[tuple[Segment, int, int, int]
     )
 
 
-def read_slice(piece: Slice, *, files: Files | None = None) -> Iterator[Any]:
-    """Record batches of a slice, one per appended batch, with plain text columns.
+def read_split(split: JournalSplit, *, files: JournalFiles | None = None) -> Iterator[Any]:
+    """Record batches of a split, one per appended batch, with plain text columns.
 
-    Needs nothing but the slice and the files: no journal object, no index, no lock.
+    Needs nothing but the split and the files: no journal object, no index, no lock.
     """
-    files = files or Files()
-    layout = Layout(Path(piece.root))
-    path, offset = _find(files, layout, piece)
-    walk = Walk(
-        bytes.fromhex(piece.journal_id), offset, piece.first_sequence,
-        bytes.fromhex(piece.chain_before),
+    files = files or JournalFiles()
+    layout = Layout(Path(split.root))
+    path, offset = _find(files, layout, split)
+    walk = FrameScan(
+        bytes.fromhex(split.journal_id), offset, split.first_sequence,
+        bytes.fromhex(split.chain_before),
     )  # fmt: skip
     fd = files.open_read(path)
     try:
         read = lambda at, length: files.read_at(fd, path, at, length)  # noqa: E731
-        frames = list(walk_frames(read, walk, offset + piece.bytes))
+        frames = list(scan_frames(read, walk, offset + split.bytes))
     finally:
         files.close(fd)
-    # Nothing is handed out before the whole slice is known to be the planned one.
-    _check_walk(path, piece, walk)
+    # Nothing is handed out before the whole split is known to be the planned one.
+    _check_walk(path, split, walk)
     for at, frame in frames:
         try:
             yield plain(BodyReader(frame.body, frame.header).batch())
@@ -163,7 +170,7 @@ def read_slice(piece: Slice, *, files: Files | None = None) -> Iterator[Any]:
             raise corrupt(path, at, error) from error
 
 
-def _check_walk(path: Path, piece: Slice, walk: Walk) -> None:
+def _check_walk(path: Path, split: JournalSplit, walk: FrameScan) -> None:
     problem = walk.problem
     moved = ("order", "chain", "foreign", "short")
     if (
@@ -172,29 +179,29 @@ def _check_walk(path: Path, piece: Slice, walk: Walk) -> None:
         and (walk.frames or problem.reason != "magic")
     ):
         raise corrupt(path, walk.offset, problem, sequence=walk.sequence)
-    if walk.chain_hash.hex() != piece.chain_after or walk.sequence != piece.last_sequence + 1:
+    if walk.chain_hash.hex() != split.chain_after or walk.sequence != split.last_sequence + 1:
         raise IncompatibleError(
-            "the journal is not the one that this slice was planned on", kind="journal_replaced",
-            path=path, offset=walk.offset, expected=piece.chain_after, actual=walk.chain_hash.hex(),
-            remedy="restore the journal that this position was read from, or begin anew",
+            "the journal is not the one that this split was planned on", kind="journal_replaced",
+            path=path, offset=walk.offset, expected=split.chain_after, actual=walk.chain_hash.hex(),
+            remedy="restore the journal that this position was read from, or begin from scratch",
         )  # fmt: skip
 
 
-def _find(files: Files, layout: Layout, piece: Slice) -> tuple[Path, int]:
-    """The file and offset of a slice: where it was planned, or where compaction moved it."""
+def _find(files: JournalFiles, layout: Layout, split: JournalSplit) -> tuple[Path, int]:
+    """The file and offset of a split: where it was planned, or where compaction moved it."""
     firsts = sorted(
         first
         for name in files.entries(layout.segments)
-        if (first := segment_first(name)) is not None and first <= piece.first_sequence
+        if (first := segment_first(name)) is not None and first <= split.first_sequence
     )
     if not firsts:
         raise NotFoundError(
-            "the journal was truncated past this slice", kind="position_truncated",
-            sequence=piece.first_sequence, remedy="begin at the journal's base",
+            "the journal was truncated past this split", kind="position_truncated",
+            sequence=split.first_sequence, remedy="begin at the journal's base",
         )  # fmt: skip
-    if piece.segment in firsts:
+    if split.segment in firsts:
         # A merge keeps the first segment's name and offsets; others move.
-        return layout.segment(piece.segment), piece.offset
+        return layout.segment(split.segment), split.offset
     path = layout.segment(firsts[-1])
     data = files.map(path)
     at = max(len(data) - SEGMENT_TRAILER_BYTES, 0)
@@ -203,7 +210,7 @@ def _find(files: Files, layout: Layout, piece: Slice) -> tuple[Path, int]:
         table = unpack_directory(data[trailer.footer_offset : at], trailer).table
     except BadFrameError as error:
         raise corrupt(path, at, error) from error
-    number = int(table["first"].searchsorted(piece.first_sequence))
-    if number < len(table) and int(table["first"][number]) == piece.first_sequence:
+    number = int(table["first"].searchsorted(split.first_sequence))
+    if number < len(table) and int(table["first"][number]) == split.first_sequence:
         return path, int(table["offset"][number])
     return path, SEGMENT_HEADER_BYTES

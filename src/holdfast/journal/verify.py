@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from holdfast.errors import HoldfastError, NotFoundError
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.blob import (
     CURSOR_MAGIC,
     HOLD_MAGIC,
@@ -36,7 +36,7 @@ from holdfast.journal.format.segment import (
     unpack_segment_header,
     unpack_trailer,
 )
-from holdfast.journal.frame_scan import Walk, walk_frames
+from holdfast.journal.frame_scan import FrameScan, scan_frames
 from holdfast.journal.maintenance import load_position
 from holdfast.journal.open import (
     CHECKPOINT_BYTES_MAX,
@@ -56,7 +56,7 @@ _LOOKS = 20  # at a journal that changes meanwhile
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class JournalFinding:
     """One problem."""
 
     kind: str
@@ -66,10 +66,10 @@ class Finding:
 
 
 @dataclass(slots=True)
-class VerifyReport:
+class JournalVerifyReport:
     """What was checked and what was found."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[JournalFinding] = field(default_factory=list)
     segments: int = 0
     frames: int = 0
     events: int = 0
@@ -89,14 +89,19 @@ class Verifier:
     """One verification."""
 
     def __init__(
-        self, root: str | Path, *, deep: bool, files: Files | None, progress: Callable[[int], None]
+        self,
+        root: str | Path,
+        *,
+        deep: bool,
+        files: JournalFiles | None,
+        progress: Callable[[int], None],
     ) -> None:
         """Prepare; `progress` hears of every segment's bytes."""
-        self.files = files or Files()
+        self.files = files or JournalFiles()
         self.layout = Layout(Path(root))
         self.deep = deep
         self.progress = progress
-        self.report = VerifyReport(deep=deep)
+        self.report = JournalVerifyReport(deep=deep)
         self.summaries: list[SegmentSummary] = []
         self.directory = FrameDirectory()
         self.tail_first: int | None = None
@@ -106,9 +111,9 @@ class Verifier:
 
     def find(self, kind: str, path: Path, offset: int, message: str) -> None:
         """Note a problem."""
-        self.report.findings.append(Finding(kind, str(path), offset, message))
+        self.report.findings.append(JournalFinding(kind, str(path), offset, message))
 
-    def run(self) -> VerifyReport:
+    def run(self) -> JournalVerifyReport:
         """Check everything."""
         try:
             meta = read_meta(self.files, self.layout)
@@ -184,11 +189,11 @@ class Verifier:
         except BadFrameError as error:
             self.find(f"segment_{error.reason}", path, 0, str(error))
             before = chain
-        walk = Walk(meta.journal_id, SEGMENT_HEADER_BYTES, first, before)
+        walk = FrameScan(meta.journal_id, SEGMENT_HEADER_BYTES, first, before)
         end, footer = self._footer_at(meta, path, data, first, last=last)
         directory = FrameDirectory()
         bodies: list[BodyReader] = []
-        for offset, frame in walk_frames(lambda at, size: data[at : at + size], walk, end):  # type: ignore[arg-type,return-value]
+        for offset, frame in scan_frames(lambda at, size: data[at : at + size], walk, end):  # type: ignore[arg-type,return-value]
             directory.add(offset, frame.header)
             self._frame(path, offset, frame, bodies)
         self.clock = max(self.clock, walk.clock)
@@ -242,7 +247,7 @@ class Verifier:
             self.find(f"frame_{error.reason}", path, offset, str(error))
 
     def _footer(
-        self, meta: JournalMeta, path: Path, data: memoryview, walk: Walk, first: int,
+        self, meta: JournalMeta, path: Path, data: memoryview, walk: FrameScan, first: int,
         directory: FrameDirectory,
     ) -> None:  # fmt: skip
         wanted = pack_footer(
@@ -254,7 +259,7 @@ class Verifier:
             )
 
     def _sealed(
-        self, meta: JournalMeta, size: int, walk: Walk, first: int, before: bytes,
+        self, meta: JournalMeta, size: int, walk: FrameScan, first: int, before: bytes,
         directory: FrameDirectory, bodies: list[BodyReader],
     ) -> None:  # fmt: skip
         if not len(directory):
@@ -354,9 +359,9 @@ def verify_journal(
     root: str | Path,
     *,
     deep: bool = False,
-    files: Files | None = None,
+    files: JournalFiles | None = None,
     progress: Callable[[int], None] = lambda _: None,
-) -> VerifyReport:
+) -> JournalVerifyReport:
     """Verify a journal: reads everything, changes nothing.
 
     Args:
@@ -368,7 +373,7 @@ def verify_journal(
     A writer may truncate, compact and seal meanwhile: findings count only if the files have stayed
     as they were, the growth of the last one apart; otherwise everything is looked at again.
     """
-    files = files or Files()
+    files = files or JournalFiles()
     layout = Layout(Path(root))
     for _ in range(_LOOKS):
         before = _settled(files, layout)
@@ -378,7 +383,7 @@ def verify_journal(
     return report
 
 
-def _settled(files: Files, layout: Layout) -> JournalFingerprint | None:
+def _settled(files: JournalFiles, layout: Layout) -> JournalFingerprint | None:
     """What a writer changes other than by appending to the last segment."""
     try:
         meta, segments = journal_fingerprint(files, layout)

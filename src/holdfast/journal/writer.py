@@ -27,12 +27,12 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.journal.batch import EventIds, RandomEventIds
-from holdfast.journal.files import Files, WriterLock
+from holdfast.journal.files import JournalFiles, WriterLock
 from holdfast.journal.format.blob import META_MAGIC, JournalMeta, pack_blob
 from holdfast.journal.format.frame import genesis_hash
 from holdfast.journal.format.layout import Layout, index_first
 from holdfast.journal.group_commit import CommitQueue
-from holdfast.journal.log_writer import LogCore
+from holdfast.journal.log_writer import LogWriter
 from holdfast.journal.maintenance import (
     HoldStore,
     TruncateReport,
@@ -44,7 +44,7 @@ from holdfast.journal.maintenance import (
     write_index,
 )
 from holdfast.journal.open import load_log
-from holdfast.journal.query import View
+from holdfast.journal.query import JournalView
 from holdfast.journal.types import Durability, JournalSettings, OpenReport
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from holdfast.journal.types import Position
 
 
-def create_meta(files: Files, layout: Layout, journal_id: bytes, wall_us: int) -> None:
+def create_meta(files: JournalFiles, layout: Layout, journal_id: bytes, wall_us: int) -> None:
     """Begin a new journal."""
     meta = JournalMeta(journal_id, wall_us, 0, genesis_hash(journal_id))
     files.replace(layout.meta, [pack_blob(META_MAGIC, meta)])
@@ -71,7 +71,7 @@ class JournalWriter(CommitQueue):
         *,
         clock: Clock | None = None,
         ids: EventIds | None = None,
-        files: Files | None = None,
+        files: JournalFiles | None = None,
         journal_id: bytes | None = None,
         create: bool = True,
     ) -> None:
@@ -94,7 +94,7 @@ class JournalWriter(CommitQueue):
             settings or JournalSettings(), clock or SystemClock(), ids or RandomEventIds()
         )
         self.layout = Layout(Path(root))
-        self._files = files or Files()
+        self._files = files or JournalFiles()
         # Derived files have one maker at a time. Taken before leadership, never inside it.
         self._upkeep_lock = threading.Lock()
         self._over = False
@@ -122,7 +122,7 @@ class JournalWriter(CommitQueue):
             self._core.close()
             raise
 
-    def _open(self, journal_id: bytes | None, *, create: bool) -> tuple[LogCore, OpenReport]:
+    def _open(self, journal_id: bytes | None, *, create: bool) -> tuple[LogWriter, OpenReport]:
         files, layout = self._files, self.layout
         if not create and not files.exists(layout.meta):
             raise NotFoundError(
@@ -139,7 +139,7 @@ class JournalWriter(CommitQueue):
                 fresh = journal_id or self._ids.ids(1, wall).tobytes()
                 create_meta(files, layout, fresh, wall)
             loaded = load_log(files, layout)
-            return LogCore(files, layout, self._clock, lock, loaded), loaded.report
+            return LogWriter(files, layout, self._clock, lock, loaded), loaded.report
         except BaseException:
             lock.release()
             raise
@@ -234,11 +234,11 @@ class JournalWriter(CommitQueue):
 
     # ---- reading -------------------------------------------------------------------------
 
-    def view(self) -> View:
+    def view(self) -> JournalView:
         """A snapshot of what is visible, for queries."""
         with self._changed:
             segments = (*self._core.sealed, self._core.tail)
-            return View(self._core.meta, segments, self._durable)
+            return JournalView(self._core.meta, segments, self._durable)
 
     # ---- upkeep --------------------------------------------------------------------------
 
@@ -308,7 +308,9 @@ class JournalWriter(CommitQueue):
         """
         with self._exclusive():
             self._core.check_usable()
-            view = View(self._core.meta, (*self._core.sealed, self._core.tail), self._core.durable)
+            view = JournalView(
+                self._core.meta, (*self._core.sealed, self._core.tail), self._core.durable
+            )
 
             def every() -> dict[str, Position]:
                 return {**self.holds.all(), **(holds or {})}

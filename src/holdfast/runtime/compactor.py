@@ -43,7 +43,7 @@ class _Running:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Candidate:
     """One partition of one trace, and the runs that it reads."""
 
     layers: int
@@ -66,9 +66,14 @@ class _Work:
         storage = storage_of(self.place)
         pipeline = self.target.pipeline or ""
         compacted = run_compaction(
-            self.plan, storage, source_of(self.place, pipeline), self.schema, self.target,
-            time_bound_us=self.bound_us, stopped=stopped,
-        )  # fmt: skip
+            self.plan,
+            storage,
+            source_of(self.place, pipeline),
+            self.schema,
+            self.target,
+            time_bound_us=self.bound_us,
+            stopped=stopped,
+        )
         if compacted is not None:
             storage.barrier([f"{pipeline}/{compacted.path}"])
         return compacted
@@ -78,9 +83,14 @@ class Compactor:
     """Keeps the run lists short."""
 
     def __init__(
-        self, place: StorageLocation, pipeline: str, partitions: int, ids: IdSource,
-        reserve: Callable[[], CheckpointId], policy: CompactionPolicy | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        place: StorageLocation,
+        pipeline: str,
+        partitions: int,
+        ids: IdSource,
+        reserve: Callable[[], CheckpointId],
+        policy: CompactionPolicy | None = None,
+    ) -> None:
         """Begin idle."""
         self._place, self._pipeline, self._partitions = place, pipeline, partitions
         self._ids, self._reserve = ids, reserve
@@ -117,12 +127,12 @@ class Compactor:
 
     def look(self, runs: Mapping[str, list[RunInfo]]) -> None:
         """See whether some partition has more layers than it should ever have."""
-        self._note(self._places(runs))
+        self._note(self._candidates(runs))
 
-    def _note(self, places: Sequence[_Place]) -> None:
-        self.overdue = sum(1 for place in places if place.layers > self._policy.runs_max)
+    def _note(self, candidates: Sequence[_Candidate]) -> None:
+        self.overdue = sum(1 for place in candidates if place.layers > self._policy.runs_max)
 
-    def _places(self, runs: Mapping[str, list[RunInfo]]) -> list[_Place]:
+    def _candidates(self, runs: Mapping[str, list[RunInfo]]) -> list[_Candidate]:
         """Where compaction may pay, the most layers first."""
         found = []
         for trace, all_runs in runs.items():
@@ -130,28 +140,35 @@ class Compactor:
                 within = partition_range(partition, self._partitions)
                 count = len(layers(run_slices(mine, within))) if len(mine) > 1 else len(mine)
                 if count >= min(self._policy.fanout, self._policy.runs_max):
-                    found.append(_Place(count, trace, partition, mine))
+                    found.append(_Candidate(count, trace, partition, mine))
         return sorted(found, key=lambda place: -place.layers)
 
     def start(
-        self, runs: Mapping[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
-        parent: CheckpointId, bounds_us: Mapping[str, int | None],
-    ) -> None:  # fmt: skip
+        self,
+        runs: Mapping[str, list[RunInfo]],
+        schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId,
+        bounds_us: Mapping[str, int | None],
+    ) -> None:
         """Begin the next compaction that is due, if none is running.
 
         Where several are due, the partition with the most layers comes first.
         """
-        places = [place for place in self._places(runs) if place.trace in schemas]
-        self._note(places)
+        candidates = [place for place in self._candidates(runs) if place.trace in schemas]
+        self._note(candidates)
         if self._rest:
             self._rest -= 1
         elif self._running is None:
-            self._running = self._begin(places, schemas, parent, bounds_us)
+            self._running = self._begin(candidates, schemas, parent, bounds_us)
 
     def catch_up(
-        self, runs: dict[str, list[RunInfo]], schemas: Mapping[str, TraceSchema],
-        parent: CheckpointId, bounds_us: Mapping[str, int | None], stop: Callable[[], bool],
-    ) -> None:  # fmt: skip
+        self,
+        runs: dict[str, list[RunInfo]],
+        schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId,
+        bounds_us: Mapping[str, int | None],
+        stop: Callable[[], bool],
+    ) -> None:
         """Wait for compactions while a partition has more layers than it should ever have."""
         if self.overdue:
             log.info(
@@ -167,18 +184,26 @@ class Compactor:
             self.look(runs)
 
     def _begin(
-        self, places: Sequence[_Place], schemas: Mapping[str, TraceSchema], parent: CheckpointId,
+        self,
+        candidates: Sequence[_Candidate],
+        schemas: Mapping[str, TraceSchema],
+        parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
-    ) -> _Running | None:  # fmt: skip
-        for place in places:
+    ) -> _Running | None:
+        for place in candidates:
             plan = plan_compaction(place.runs, place.partition, self._partitions, self._policy)
             if plan is None:
                 continue
             target = RunTarget(
-                checkpoint=self._reserve(), operator=place.trace, partition=place.partition,
-                partitions=self._partitions, attempt=self._ids.token(),
-                epoch=Epoch(plan.epoch_high), base=parent, pipeline=self._pipeline,
-            )  # fmt: skip
+                checkpoint=self._reserve(),
+                operator=place.trace,
+                partition=place.partition,
+                partitions=self._partitions,
+                attempt=self._ids.token(),
+                epoch=Epoch(plan.epoch_high),
+                base=parent,
+                pipeline=self._pipeline,
+            )
             bound_us = bounds_us.get(place.trace)
             work = _Work(self._place, plan, schemas[place.trace], target, bound_us)
             return _Running(place.trace, BackgroundCompaction(work))

@@ -24,7 +24,7 @@ log = logging.getLogger("holdfast.pipeline")
 
 
 @dataclass(frozen=True)
-class Seen:
+class SourceObservation:
     """The newest event time that counts, rows too far in the future to count, and all rows."""
 
     newest_us: int | None
@@ -38,16 +38,16 @@ class Observed:
 
     observation: Any
 
-    def read(self) -> Seen:
+    def read(self) -> SourceObservation:
         """What went by; nothing where Spark found out that no row of the source can matter."""
         try:
             found = self.observation.get
         except Exception as error:  # noqa: BLE001 - Spark has no typed error for a metric that is not there
             log.warning("no event times were observed, so the watermark stays: %s", error)
-            return Seen(None, 0)
+            return SourceObservation(None, 0)
         newest = found.get("newest_us")
         future, rows = (int(found.get(name) or 0) for name in ("future", "rows"))
-        return Seen(None if newest is None else int(newest), future, rows)
+        return SourceObservation(None if newest is None else int(newest), future, rows)
 
 
 def time_kind(node: SourceNode, frame: Any) -> str:

@@ -41,7 +41,7 @@ from holdfast.state.run_writer import (
     SUMMARY_CRC_KEY,
     SUMMARY_KEY,
     RunHeader,
-    RunSummary,
+    RunTotals,
 )
 
 if TYPE_CHECKING:
@@ -290,14 +290,14 @@ class RunFile:
             remedy="open the trace with the schema that it was written with",
         )
 
-    def _read_summary(self, reader: Any) -> RunSummary:
+    def _read_summary(self, reader: Any) -> RunTotals:
         count = reader.num_record_batches
         last = reader.get_batch_with_custom_metadata(count - 1) if count else None
         notes = dict(last.custom_metadata or {}) if last else {}
         raw = notes.get(SUMMARY_KEY)
         if raw is None or notes.get(SUMMARY_CRC_KEY) != f"{zlib.crc32(raw):08x}".encode():
             raise self._corrupt("a run is not whole", "no intact summary")
-        summary = msgspec.json.decode(raw, type=RunSummary)
+        summary = msgspec.json.decode(raw, type=RunTotals)
         if len(summary.batches) != count - 1:
             raise self._corrupt("a run is not whole", "batches differ")
         return summary

@@ -78,7 +78,7 @@ class BatchFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     crc32: int
 
 
-class RunSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RunTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is known after the last row: stored as metadata of the empty last batch."""
 
     rows: int
@@ -296,7 +296,7 @@ class RunWriter:
     def close(self) -> RunInfo:
         """Make the run whole."""
         low, high = self._times if self._times and not self._timeless else (None, None)
-        summary = RunSummary(
+        summary = RunTotals(
             rows=self.rows,
             hashes_distinct=self._distinct,
             time_min_us=low,

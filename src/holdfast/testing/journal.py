@@ -12,7 +12,7 @@ import random
 import threading
 from typing import TYPE_CHECKING, Any
 
-from holdfast.journal.files import Files, storage_error
+from holdfast.journal.files import JournalFiles, storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SECTOR_BYTES = 512
 
 
-class FaultyFiles(Files):
+class FaultyFiles(JournalFiles):
     """Counts mutating calls and lets the k-th one fail.
 
     Modes: `before` (EIO, nothing happened), `after` (it happened, then EIO), `no_space` (ENOSPC,
@@ -57,7 +57,7 @@ class FaultyFiles(Files):
         raise storage_error(OSError(code, os.strerror(code)), operation, path)
 
 
-class PowerCutFiles(Files):
+class PowerCutFiles(JournalFiles):
     """Remembers which bytes and which names were made durable."""
 
     def __init__(self, root: Path) -> None:

@@ -160,13 +160,13 @@ class _File:
 
 
 @dataclass
-class _Directory:
-    durable: dict[str, _File | _Directory] = field(default_factory=dict)
-    names: dict[str, _File | _Directory] = field(default_factory=dict)
+class _SimulatedDirectory:
+    durable: dict[str, _File | _SimulatedDirectory] = field(default_factory=dict)
+    names: dict[str, _File | _SimulatedDirectory] = field(default_factory=dict)
     # Since the last sync: every node (or absence) that a name has stood for.
-    since: dict[str, list[_File | _Directory | None]] = field(default_factory=dict)
+    since: dict[str, list[_File | _SimulatedDirectory | None]] = field(default_factory=dict)
 
-    def put(self, name: str, node: _File | _Directory | None) -> None:
+    def put(self, name: str, node: _File | _SimulatedDirectory | None) -> None:
         self.since.setdefault(name, []).append(node)
         if node is None:
             self.names.pop(name, None)
@@ -183,7 +183,7 @@ class PowerCut:
 
     def __init__(self, calls: Collection[Call]) -> None:
         """Replay the calls."""
-        self._root = _Directory()
+        self._root = _SimulatedDirectory()
         self._files: dict[int, _File] = {}
         for call in calls:
             self._replay(call)
@@ -209,22 +209,22 @@ class PowerCut:
                 if call.name == "rename":
                     self._parent(call.path).put(_leaf(call.path), None)
             case "make_dir":
-                self._parent(call.path).put(_leaf(call.path), _Directory())
+                self._parent(call.path).put(_leaf(call.path), _SimulatedDirectory())
             case "unlink" | "remove_dir":
                 self._parent(call.path).put(_leaf(call.path), None)
             case _:
                 invariant(call.name == "mark", "unknown call", call=call.name)
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> _SimulatedDirectory:
         node = self._root
         for part in path.split("/"):
             if part != ".":
                 found = node.names[part]
-                invariant(isinstance(found, _Directory), "not a directory", path=path)
+                invariant(isinstance(found, _SimulatedDirectory), "not a directory", path=path)
                 node = found  # type: ignore[assignment]
         return node
 
-    def _parent(self, path: str) -> _Directory:
+    def _parent(self, path: str) -> _SimulatedDirectory:
         return self._directory(path.rpartition("/")[0] or ".")
 
     def worst(self) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -251,9 +251,9 @@ class PowerCut:
         found: dict[str, bytes] = {}
         contents: dict[int, bytes] = {}  # two names of one file show the same bytes
 
-        def walk(directory: _Directory, prefix: str) -> None:
+        def walk(directory: _SimulatedDirectory, prefix: str) -> None:
             for name, node in _chosen(directory, chance, keep_names=keep_names).items():
-                if isinstance(node, _Directory):
+                if isinstance(node, _SimulatedDirectory):
                     walk(node, f"{prefix}{name}/")
                     continue
                 if id(node) not in contents:
@@ -269,8 +269,8 @@ _CUTS: tuple[str, ...] = ("empty", "torn", "garbage", "whole")
 
 
 def _chosen(
-    directory: _Directory, chance: random.Random, *, keep_names: bool | None
-) -> dict[str, _File | _Directory]:
+    directory: _SimulatedDirectory, chance: random.Random, *, keep_names: bool | None
+) -> dict[str, _File | _SimulatedDirectory]:
     """The names of a directory after the cut."""
     if keep_names is not None:
         return directory.names if keep_names else directory.durable
@@ -295,10 +295,10 @@ def _after_cut(file: _File, how: str, chance: random.Random) -> bytes:
     return kept + bytes(byte ^ chance.randrange(1, 256) for byte in more)
 
 
-def _sync_all(directory: _Directory) -> None:
+def _sync_all(directory: _SimulatedDirectory) -> None:
     directory.sync()
     for node in directory.names.values():
-        if isinstance(node, _Directory):
+        if isinstance(node, _SimulatedDirectory):
             _sync_all(node)
         else:
             node.durable = node.content

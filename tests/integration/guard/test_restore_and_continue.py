@@ -269,7 +269,7 @@ def _hot(spark, tmp_path, *, saves, restart):
     assert len({saved.batch for saved in done}) == saves
     report = hf.guard.verify(location, store)
     assert report.ok, [str(finding) for finding in report.findings]
-    shelf = hf.guard.Shelf.open(store, location=location)
+    savepoints = hf.guard.Savepoints.open(store, location=location)
     for number, saved in enumerate(done):
         into = tmp_path / f"again-{number}"
         hf.guard.restore(location, store, saved.checkpoint, into=into)
@@ -287,7 +287,7 @@ def _hot(spark, tmp_path, *, saves, restart):
             rows = 10 * (first + 1)
             model = {g: len(range(g, rows, 7)) for g in range(7)}
             assert dict(again.batches[first]) == model
-    assert len(shelf.list()) == saves
+    assert len(savepoints.list()) == saves
 
 
 def _until(condition, seconds=60):

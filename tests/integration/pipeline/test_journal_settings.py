@@ -9,7 +9,14 @@ import pytest
 import holdfast as hf
 from holdfast.connectors.journal.source import JournalSourceReader
 from holdfast.format.position import JournalPosition
-from holdfast.journal import Event, Files, HoldStore, JournalReader, JournalSettings, JournalWriter
+from holdfast.journal import (
+    Event,
+    HoldStore,
+    JournalFiles,
+    JournalReader,
+    JournalSettings,
+    JournalWriter,
+)
 from holdfast.journal.format.layout import Layout
 from holdfast.testing import SimulatedCrash, crash_at
 
@@ -39,7 +46,7 @@ def totals(home, spark, *, store="cp", extra=None, **settings):
 def holds(home):
     from holdfast.clock import SystemClock
 
-    return HoldStore(Files(), Layout(home / "j"), SystemClock()).all()
+    return HoldStore(JournalFiles(), Layout(home / "j"), SystemClock()).all()
 
 
 def checkpoints(pipe):

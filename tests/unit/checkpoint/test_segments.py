@@ -21,7 +21,7 @@ from holdfast.checkpoint import (
 )
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.checkpoint.replication.sync import sync_pipeline
-from holdfast.checkpoint.segments import Kept, arrange, segments_of
+from holdfast.checkpoint.segments import KeptSegment, arrange, segments_of
 from holdfast.errors import CorruptionError, InternalError
 from holdfast.format.manifest import (
     FileEntry,
@@ -223,7 +223,7 @@ def test_only_files_without_an_order_go_into_segments():
         ["r9", "r10", "r11", "r12"], ["r13", "r14", "r15", "r16"],
     ]  # fmt: skip
     assert found.listed == [*plain, dated[-1]]
-    kept = [Kept(SegmentEntry(path="s", size=1, sha256="", files=4, bytes=4),
+    kept = [KeptSegment(SegmentEntry(path="s", size=1, sha256="", files=4, bytes=4),
                  Segment(format=2, sha256="", files=dated[:4]))]  # fmt: skip
     again = arrange([*plain, *dated], kept, listed_max=100)
     assert (again.kept, again.new, len(again.listed)) == (kept, [], 14)

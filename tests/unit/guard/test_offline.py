@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.guard import clone, compare, gc, ls, pin, restore, save, show, unpin, verify
 from holdfast.guard._restore import hadoop_checksums
 from holdfast.guard.attach import _parse_every, check_spark_version
-from holdfast.guard.checkpoint_location import Live, derived_name
+from holdfast.guard.checkpoint_location import CheckpointLocation, derived_name
 from holdfast.guard.closure import compute, last_committed
 from holdfast.guard.spark_files.checksum import _slow as slow_crc
 from holdfast.guard.spark_files.layout import classify
@@ -51,7 +51,7 @@ def _python(*arguments):
 def test_closure_is_what_the_last_batch_needs_and_nothing_else(name):
     """Without any one file of the closure it is not complete; everything else may go."""
     location, storage = in_memory(name)
-    live = Live.open(location)
+    live = CheckpointLocation.open(location)
     closure = compute(live, live.list(), last_committed(live.list()))
     for entry in list(storage.list("")):
         if entry.path not in closure.files:
@@ -71,7 +71,7 @@ def test_closure_is_what_the_last_batch_needs_and_nothing_else(name):
 def test_closure_is_what_the_specification_says_computed_another_way(name):
     """Names alone, by hand: logs, sources, and of each store one unbroken chain to a whole state."""
     location, _ = in_memory(name)
-    live = Live.open(location)
+    live = CheckpointLocation.open(location)
     batch = last_committed(live.list())
     found = compute(live, live.list(), batch).files
     files = [path for path in found if not path.endswith(".crc")]
@@ -114,7 +114,7 @@ def _covers(path):
     return f"{folder}/{bare}" if folder else bare
 
 
-class _Counting(Live):
+class _Counting(CheckpointLocation):
     """Remembers which files were read."""
 
     def read(self, path):
@@ -220,7 +220,7 @@ def test_savepoints_share_unchanged_files_and_copy_only_what_changed():
     """The next batch's savepoint copies its own files, not what the one before holds."""
     location, storage = in_memory("aggregation-hdfs")
     store = fresh_store()
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     whole = _files(storage)
     _roll_back(storage, last - 1)
     first = save(location, store)
@@ -243,10 +243,10 @@ def test_savepoints_share_unchanged_files_and_copy_only_what_changed():
 def test_a_retried_task_that_reuses_a_file_name_is_saved_by_its_content(tmp_path):
     """Same name, same size, other bytes: the next savepoint holds the new ones, the first the old."""
     location, store = on_disk("aggregation-hdfs", tmp_path / "ck"), tmp_path / "store"
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     later = _roll_back(open_storage(location), last - 1)
     save(location, store, "first")
-    with Live.open(location) as live:
+    with CheckpointLocation.open(location) as live:
         shared = compute(live, live.list(), last - 1).files
     victim = next(path for path in reversed(shared) if path.endswith((".delta", ".snapshot")))
     old = (location / victim).read_bytes()
@@ -295,7 +295,7 @@ def test_old_savepoints_are_collected_and_pinned_ones_stay():
     location, storage = in_memory("aggregation-hdfs")
     store = fresh_store()
     whole = _files(storage)
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     _roll_back(storage, last - 1)
     save(location, store, "first")
     for path, data in whole.items():
@@ -339,7 +339,7 @@ def test_damage_in_a_large_file_is_never_saved(monkeypatch):
     monkeypatch.setattr("holdfast.guard.checkpoint_location._SMALL_FILE_BYTES", 300)
     location, storage = in_memory("aggregation-rocksdb1")
     store = fresh_store()
-    live = Live.open(location)
+    live = CheckpointLocation.open(location)
     files = compute(live, live.list(), last_committed(live.list())).files
     victim = next(path for path in files if path.endswith(".sst"))
     data = bytearray(storage.get(victim))
@@ -407,7 +407,7 @@ def test_a_query_that_moves_on_meanwhile_leads_to_another_batch_never_to_a_mixtu
     """At whatever read the next batch comes and the old one goes, one whole batch is saved."""
     location, storage = in_memory("aggregation-hdfs")
     store, into = fresh_store(), fresh_store()
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     later = _roll_back(storage, last - 1)
 
     def act(reads):
@@ -418,7 +418,7 @@ def test_a_query_that_moves_on_meanwhile_leads_to_another_batch_never_to_a_mixtu
                 storage.delete(f"offsets/{number - 1}")
                 storage.delete(f"commits/{number}")
 
-    opened = Live.open
+    opened = CheckpointLocation.open
 
     def racing(where, *, options=None):
         live = opened(where, options=options)
@@ -426,9 +426,9 @@ def test_a_query_that_moves_on_meanwhile_leads_to_another_batch_never_to_a_mixtu
             live.storage = _Racing(live.storage, act)
         return live
 
-    monkeypatch.setattr(Live, "open", staticmethod(racing))
+    monkeypatch.setattr(CheckpointLocation, "open", staticmethod(racing))
     saved = save(location, store)
-    monkeypatch.setattr(Live, "open", opened)
+    monkeypatch.setattr(CheckpointLocation, "open", opened)
     assert saved.batch in (last - 1, last)
     restore(location, store, into=into)
     assert verify(into).ok
@@ -439,7 +439,7 @@ def test_a_batch_whose_state_is_gone_already_is_never_saved_half(monkeypatch):
     """While the newest commit's files are incomplete, a save waits for the next batch."""
     location, storage = in_memory("aggregation-rocksdb1")
     store = fresh_store()
-    live = Live.open(location)
+    live = CheckpointLocation.open(location)
     last = last_committed(live.list())
     newer = compute(live, live.list(), last).files
     whole = _files(storage)
@@ -464,7 +464,7 @@ def _saved_before_its_snapshot(name):
     """A savepoint of the last batch by its changes, and what a later snapshot makes unneeded."""
     location, storage = in_memory(name)
     store = fresh_store()
-    live = Live.open(location)
+    live = CheckpointLocation.open(location)
     last = last_committed(live.list())
     needed = set(compute(live, live.list(), last).files)
     snapshot = next(path for path in needed if path.endswith((".snapshot", ".zip")))
@@ -493,14 +493,14 @@ def test_what_a_later_snapshot_replaces_is_not_missed(name):
 def test_files_that_go_while_they_are_verified_are_looked_for_again(name, monkeypatch):
     """Spark cleans up for a while after a query has stopped; what vanishes meanwhile is no damage."""
     location, storage, store, needed, replaced = _saved_before_its_snapshot(name)
-    read = Live.read
+    read = CheckpointLocation.read
 
     def late(live, path):
         if path in replaced:  # between the listing and this moment
             storage.delete(path)
         return read(live, path)
 
-    monkeypatch.setattr(Live, "read", late)
+    monkeypatch.setattr(CheckpointLocation, "read", late)
     report = verify(location, store)
     assert report.ok, [str(finding) for finding in report.findings]
 
@@ -526,7 +526,7 @@ def test_damage_is_never_saved():
     """New bytes that disagree with the checksum beside them are refused."""
     location, storage = in_memory("aggregation-rocksdb2-changelog")
     store = fresh_store()
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     data = storage.get(f"offsets/{last}")
     storage.put(f"offsets/{last}", data.replace(b'"batchWatermarkMs":1', b'"batchWatermarkMs":2'))
     with pytest.raises(CorruptionError, match="checksum"):
@@ -546,7 +546,7 @@ def test_unknown_layouts_are_refused_not_guessed():
         save(location, fresh_store())
     assert "unknown_layout" in {finding.kind for finding in verify(location).findings}
     location, storage = in_memory("aggregation-hdfs")
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     commit = storage.get(f"commits/{last}")
     storage.put(f"commits/{last}", b"v9" + commit[2:])
     storage.delete(f"commits/.{last}.crc")
@@ -557,7 +557,7 @@ def test_unknown_layouts_are_refused_not_guessed():
 def test_unknown_state_provider_is_refused():
     """State of a provider that is not Spark's own is not copied on a guess."""
     location, storage = in_memory("aggregation-hdfs")
-    last = last_committed(Live.open(location).list())
+    last = last_committed(CheckpointLocation.open(location).list())
     data = storage.get(f"offsets/{last}").replace(b"HDFSBackedStateStore", b"SomeOtherStateStore")
     storage.put(f"offsets/{last}", data)
     storage.delete(f"offsets/.{last}.crc")

@@ -8,14 +8,14 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.errors import NotFoundError
 from holdfast.journal import HoldStore, JournalReader, Query, verify_journal
-from holdfast.journal.files import Files
+from holdfast.journal.files import JournalFiles
 from holdfast.journal.format.layout import Layout
 from tests.helpers.journals import fill, open_writer, some
 
 READS = ("entries", "map", "open_read", "read", "read_at", "size")
 
 
-class Unsynced(Files):
+class Unsynced(JournalFiles):
     """Nothing here is about power cuts: syncing would only take time."""
 
     def sync(self, fd, path):
@@ -43,7 +43,7 @@ class WatchedFiles(Unsynced):
 
 
 def _watched(name):
-    inner = getattr(Files, name)
+    inner = getattr(JournalFiles, name)
 
     def call(self, *args, **more):
         self.moment()

@@ -11,12 +11,12 @@ from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputErro
 from holdfast.journal import (
     Event,
     JournalReader,
+    JournalSplit,
     Position,
     Query,
-    Slice,
     plan_end,
-    plan_slices,
-    read_slice,
+    plan_splits,
+    read_split,
 )
 from tests.helpers.journals import fill, open_writer, some
 
@@ -115,10 +115,12 @@ def test_slices_cover_exactly_what_lies_between_two_positions(root):
         view = reader.view()
         for start, end in ((0, 40), (5, 35), (10, 10), (20, 25)):
             for size in (1, 900, 1 << 20):
-                slices = plan_slices(
-                    root, view, view.position(start), view.position(end), slice_bytes=size
+                slices = plan_splits(
+                    root, view, view.position(start), view.position(end), split_bytes=size
                 )
-                batches = [b for one in slices for b in read_slice(Slice.from_json(one.to_json()))]
+                batches = [
+                    b for one in slices for b in read_split(JournalSplit.from_json(one.to_json()))
+                ]
                 found = [s for b in batches for s in b.column("sequence").to_pylist()]
                 assert found == list(range(start, end))
                 assert all(b.schema.field("entity").type == pa.string() for b in batches)
@@ -145,10 +147,10 @@ def test_a_slice_is_read_in_another_process_from_the_files_alone(root):
     fill(root)
     with JournalReader(root) as reader:
         view = reader.view()
-        one = plan_slices(root, view, view.position(5), view.position(15))[0]
+        one = plan_splits(root, view, view.position(5), view.position(15))[0]
     for path in (root / "index.ckpt", root / "journal.meta", *(root / "segments").glob("*.idx")):
         path.unlink()
-    code = "import sys; from holdfast.journal import *; print(sum(b.num_rows for b in read_slice(Slice.from_json(sys.argv[1]))), 'pyspark' in sys.modules)"
+    code = "import sys; from holdfast.journal import *; print(sum(b.num_rows for b in read_split(JournalSplit.from_json(sys.argv[1]))), 'pyspark' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code, one.to_json()], capture_output=True, text=True, check=True
     )
@@ -160,13 +162,13 @@ def test_slices_planned_before_a_compaction_stay_readable(root):
     fill(root, segment_bytes=900)
     with JournalReader(root) as reader:
         view = reader.view()
-        slices = plan_slices(root, view, view.position(0), view.position())
+        slices = plan_splits(root, view, view.position(0), view.position())
         position = view.position(15)
     assert len(slices) > 3
     with open_writer(root) as writer:
         assert writer.compact()
         assert writer.view().check_position(position).sequence == 15
-    found = [s for one in slices for b in read_slice(one) for s in b.column("sequence").to_pylist()]
+    found = [s for one in slices for b in read_split(one) for s in b.column("sequence").to_pylist()]
     assert found == list(range(40))
 
 
@@ -184,7 +186,7 @@ def test_a_replaced_log_is_noticed_by_the_chain_hash(root):
     fill(root)
     with JournalReader(root) as reader:
         position = reader.view().position(20)
-        one = plan_slices(root, reader.view(), reader.view().position(0), position)[0]
+        one = plan_splits(root, reader.view(), reader.view().position(0), position)[0]
     rebuilt(root)
     with JournalReader(root) as reader:
         with pytest.raises(IncompatibleError) as caught:
@@ -196,7 +198,7 @@ def test_a_replaced_log_is_noticed_by_the_chain_hash(root):
         with pytest.raises(IncompatibleError):
             next(reader.follow(position, timeout_ms=0))
     with pytest.raises(IncompatibleError):
-        list(read_slice(one))
+        list(read_split(one))
 
 
 def test_a_shortened_or_truncated_log_is_noticed(root):
@@ -204,14 +206,14 @@ def test_a_shortened_or_truncated_log_is_noticed(root):
     fill(root)
     with JournalReader(root) as reader:
         early, late = reader.view().position(5), reader.view().position()
-        one = plan_slices(root, reader.view(), early, late)[0]
+        one = plan_splits(root, reader.view(), early, late)[0]
     with open_writer(root) as writer:
         writer.truncate_before(20)
         with pytest.raises(NotFoundError) as caught:
             writer.view().check_position(early)
         assert caught.value.kind == "position_truncated"
     with pytest.raises(NotFoundError):
-        list(read_slice(one))
+        list(read_split(one))
     rebuilt(root, count=3)
     with JournalReader(root) as reader:
         with pytest.raises(IncompatibleError) as caught:
@@ -224,13 +226,13 @@ def test_damage_inside_a_slice_is_found_in_the_worker(root):
     fill(root)
     with JournalReader(root) as reader:
         view = reader.view()
-        one = plan_slices(root, view, view.position(0), view.position(), slice_bytes=1)[1]
+        one = plan_splits(root, view, view.position(0), view.position(), split_bytes=1)[1]
     path = min((root / "segments").glob("*.seg"))
     data = bytearray(path.read_bytes())
     data[one.offset + 200] ^= 1
     path.write_bytes(data)
     with pytest.raises(CorruptionError) as caught:
-        list(read_slice(one))
+        list(read_split(one))
     assert (caught.value.facts["path"], caught.value.facts["offset"]) == (path, one.offset)
 
 

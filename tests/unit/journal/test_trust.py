@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from holdfast.errors import CorruptionError, InvalidInputError
 from holdfast.journal import (
-    Files,
+    JournalFiles,
     JournalReader,
     JournalSettings,
     JournalWriter,
@@ -166,7 +166,7 @@ def test_a_damaged_hold_does_not_stop_others_from_holding(root):
     assert found == {str(root / "holds" / f"{name}.hold") for name in ("a", "b")}
 
 
-class Counting(Files):
+class Counting(JournalFiles):
     """Counts syncs of bytes."""
 
     syncs = 0

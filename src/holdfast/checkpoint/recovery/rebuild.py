@@ -75,7 +75,7 @@ _TRIES = 20
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundManifest:
     """A manifest that was found, and what speaks for and against it."""
 
     summary: Summary
@@ -88,7 +88,7 @@ class RebuildPlan:
     """What a rebuilt catalog would hold."""
 
     pipeline: str
-    take: tuple[Found, ...] = ()
+    take: tuple[FoundManifest, ...] = ()
     leave: Mapping[str, str] = field(default_factory=dict)
     undecided: tuple[CheckpointId, ...] = ()
     head: Sequence = _NONE
@@ -196,7 +196,7 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     by_sequence: dict[int, list[CheckpointId]] = {}
     for checkpoint, (manifest, _) in found.items():
         by_sequence.setdefault(manifest.sequence, []).append(checkpoint)
-    take: list[Found] = []
+    take: list[FoundManifest] = []
     undecided: list[CheckpointId] = []
     for _, rivals in sorted(by_sequence.items()):
         proven = {c for c in rivals if c in parents or _has_outcome(c, found[c][0], outcomes)}
@@ -209,7 +209,9 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
             if checkpoint not in winners:
                 leave[paths.manifest(checkpoint)] = "lost against another one for the same record"
             elif decided:
-                take.append(Found(summarise(manifest, data), manifest, checkpoint in proven))
+                take.append(
+                    FoundManifest(summarise(manifest, data), manifest, checkpoint in proven)
+                )
     # A number is used again where records were lost; an epoch never is.
     take.sort(key=lambda entry: entry.summary.epoch)
     leap = _end_is_lost(there, hint, take)
@@ -234,7 +236,7 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     )
 
 
-def _end_is_lost(there: list[Sequence], hint: Latest | None, take: list[Found]) -> bool:
+def _end_is_lost(there: list[Sequence], hint: Latest | None, take: list[FoundManifest]) -> bool:
     """Whether records after the newest one that is there may have been lost.
 
     A manifest for the very next number that nothing confirms is a commit under way.
@@ -274,7 +276,7 @@ def _leave_dropped(
         leave[paths.manifest(checkpoint)] = "it was dropped"
 
 
-def _branches(take: list[Found]) -> list[Found]:
+def _branches(take: list[FoundManifest]) -> list[FoundManifest]:
     """What is no ancestor of the newest one was left behind by a rollback or a fallback.
 
     So was what nothing confirms, however old: an overtaken writer may have left it, and its tokens

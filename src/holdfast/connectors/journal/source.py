@@ -29,8 +29,8 @@ from holdfast.spark.ddl import ddl_columns
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from holdfast.journal import JournalSplit as LogSlice
     from holdfast.journal import Position as LogPosition
-    from holdfast.journal import Slice as LogSlice
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -144,7 +144,7 @@ class JournalSourceReader(SourceReader):
 
     def plan(self, after: Split | None = None) -> Split | None:
         """Whole batches after the position, up to the limit."""
-        from holdfast.journal import plan_end, plan_slices
+        from holdfast.journal import plan_end, plan_splits
 
         self._visible = self._journal.refresh()
         view = self._journal.view()
@@ -152,7 +152,7 @@ class JournalSourceReader(SourceReader):
         end = plan_end(view, start, events_max=self._source.events_max)
         if end.sequence <= start.sequence:
             return None
-        pieces = plan_slices(self._source.path, view, start, end)
+        pieces = plan_splits(self._source.path, view, start, end)
         size = sum(piece.bytes for piece in pieces)
         return Split(self._name, end.sequence - start.sequence, size, (end, tuple(pieces)))
 
@@ -167,11 +167,11 @@ class JournalSourceReader(SourceReader):
         )
 
         def read_pieces(batches: Any) -> Iterator[Any]:
-            from holdfast.journal import read_slice
+            from holdfast.journal import read_split
 
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for events in read_slice(pieces[number]):
+                    for events in read_split(pieces[number]):
                         yield event_batch(events, shape, head)
 
         count = len(pieces)
@@ -215,17 +215,17 @@ class JournalSourceReader(SourceReader):
             self._hold(manifest, view.position(view.base_sequence))
 
     def _hold(self, manifest: Manifest, at: LogPosition) -> None:
-        from holdfast.journal import Files, HoldStore
+        from holdfast.journal import HoldStore, JournalFiles
         from holdfast.journal.format.layout import Layout
 
         if at != self._held:
-            holds = HoldStore(Files(), Layout(Path(self._source.path)), SystemClock())
+            holds = HoldStore(JournalFiles(), Layout(Path(self._source.path)), SystemClock())
             holds.set(hold_name(manifest.lineage, manifest.pipeline, self._name), at)
             self._held = at
 
     def history(self) -> list[Split]:
         """Everything that is still in the journal up to the position."""
-        from holdfast.journal import plan_slices
+        from holdfast.journal import plan_splits
 
         view = self._journal.view()
         start = view.position(view.base_sequence)
@@ -238,7 +238,7 @@ class JournalSourceReader(SourceReader):
             )
         if self._at.sequence <= start.sequence:
             return []
-        pieces = plan_slices(self._source.path, view, start, self._at)
+        pieces = plan_splits(self._source.path, view, start, self._at)
         return [Split(self._name, self._at.sequence, 0, (self._at, tuple(pieces)))]
 
     def backlog(self) -> Backlog:

@@ -52,7 +52,7 @@ _TEMPORARY = re.compile(rf"\.+[^/]*\.{_UUID}\.TID[0-9]+\.tmp|\.+[^/]*\.{_UUID}\.
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class SparkPath:
     """What a path below a checkpoint location stands for."""
 
     kind: Kind
@@ -68,7 +68,7 @@ class Meaning:
 
 # An attached query is listed again and again, and most of its names are those of the time before.
 @functools.lru_cache(maxsize=16_384)
-def classify(path: str) -> Meaning | None:
+def classify(path: str) -> SparkPath | None:
     """The meaning of a path relative to the checkpoint location; None for a foreign file."""
     for kind, pattern in _PATTERNS:
         match = pattern.fullmatch(path)
@@ -77,12 +77,12 @@ def classify(path: str) -> Meaning | None:
     return _companion(path)
 
 
-def _meaning(kind: Kind, groups: dict[str, str | None]) -> Meaning:
+def _meaning(kind: Kind, groups: dict[str, str | None]) -> SparkPath:
     def number(name: str) -> int | None:
         text = groups.get(name)
         return int(text) if text is not None else None
 
-    return Meaning(
+    return SparkPath(
         kind=kind,
         batch=number("batch"),
         version=number("version"),
@@ -95,20 +95,20 @@ def _meaning(kind: Kind, groups: dict[str, str | None]) -> Meaning:
     )
 
 
-def _companion(path: str) -> Meaning | None:
+def _companion(path: str) -> SparkPath | None:
     """Checksums beside other files, and files that Spark has not finished."""
     folder, _, name = path.rpartition("/")
     bare = name.removesuffix(".crc")
     if _TEMPORARY.fullmatch(bare):
-        return Meaning(kind="temporary")
+        return SparkPath(kind="temporary")
     if bare == name:
         return None
     prefix = f"{folder}/" if folder else ""
     if name.startswith(".") and classify(f"{prefix}{bare[1:]}") is not None:
-        return Meaning(kind="hadoop")
+        return SparkPath(kind="hadoop")
     checked = classify(f"{prefix}{bare}")
     if checked is not None and checked.kind in ("delta", "snapshot", "zip", "changelog"):
-        return Meaning(kind="checksum")
+        return SparkPath(kind="checksum")
     return None
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.guard.index import Index, OperatorFacts, StoredFile, StoreFacts
-from holdfast.guard.savepoints import Shelf
+from holdfast.guard.savepoints import Savepoints
 from holdfast.guard.spark_files import layout
 from holdfast.guard.spark_files.changelog import (
     DELETE,
@@ -69,7 +69,9 @@ class StoreDiff:
     examples: list[tuple[str, str]] = field(default_factory=list)
 
 
-def counts(shelf: Shelf, index: Index, *, bytes_max: int = STATE_BYTES_MAX) -> list[StoreCount]:
+def counts(
+    savepoints: Savepoints, index: Index, *, bytes_max: int = STATE_BYTES_MAX
+) -> list[StoreCount]:
     """Keys by operator and store."""
     found = []
     for operator in index.operators:
@@ -79,7 +81,7 @@ def counts(shelf: Shelf, index: Index, *, bytes_max: int = STATE_BYTES_MAX) -> l
             try:
                 if size > bytes_max:
                     raise UnreadableError(f"state is larger than {bytes_max} bytes")
-                count.keys = sum(len(read_store_state(shelf, index, part)) for part in parts)
+                count.keys = sum(len(read_store_state(savepoints, index, part)) for part in parts)
             except HoldfastError as error:
                 count.reason = error.what
             found.append(count)
@@ -87,7 +89,7 @@ def counts(shelf: Shelf, index: Index, *, bytes_max: int = STATE_BYTES_MAX) -> l
 
 
 def diff(
-    shelf: Shelf, older: Index, newer: Index, *, bytes_max: int = STATE_BYTES_MAX
+    savepoints: Savepoints, older: Index, newer: Index, *, bytes_max: int = STATE_BYTES_MAX
 ) -> list[StoreDiff]:
     """What changed from one savepoint to another, store by store."""
     found = []
@@ -98,8 +100,8 @@ def diff(
         for store in sorted(left.keys() | right.keys()):
             change = StoreDiff(operator, store)
             try:
-                before = _whole(shelf, older, left.get(store, []), bytes_max)
-                after = _whole(shelf, newer, right.get(store, []), bytes_max)
+                before = _whole(savepoints, older, left.get(store, []), bytes_max)
+                after = _whole(savepoints, newer, right.get(store, []), bytes_max)
                 _compare(change, before, after)
             except HoldfastError as error:
                 change.reason = error.what
@@ -120,13 +122,13 @@ def _compare(change: StoreDiff, before: dict[bytes, bytes], after: dict[bytes, b
 
 
 def _whole(
-    shelf: Shelf, index: Index, parts: list[StoreFacts], bytes_max: int
+    savepoints: Savepoints, index: Index, parts: list[StoreFacts], bytes_max: int
 ) -> dict[bytes, bytes]:  # fmt: skip
     if sum(_sizes(index, part) for part in parts) > bytes_max:
         raise UnreadableError(f"state is larger than {bytes_max} bytes")
     state: dict[bytes, bytes] = {}
     for part in parts:
-        state.update(read_store_state(shelf, index, part))
+        state.update(read_store_state(savepoints, index, part))
     return state
 
 
@@ -142,12 +144,12 @@ def _sizes(index: Index, part: StoreFacts) -> int:
     return sum(files[path].size for path in part.files)
 
 
-def read_store_state(shelf: Shelf, index: Index, part: StoreFacts) -> dict[bytes, bytes]:
+def read_store_state(savepoints: Savepoints, index: Index, part: StoreFacts) -> dict[bytes, bytes]:
     """One partition of one store, as bytes by key."""
     files = index.by_path()
 
     def read(path: str) -> bytes:
-        return shelf.read(index, files[path])
+        return savepoints.read(index, files[path])
 
     changes = [path for path in part.files if not path.endswith((".zip", ".sst", ".log"))]
     state: dict[bytes, bytes] = {}

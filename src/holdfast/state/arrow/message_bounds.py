@@ -35,14 +35,14 @@ class BoundsError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
+class _FlatTable:
     """One flatbuffer table; every access is checked against the bytes that are there."""
 
     data: memoryview
     at: int
 
     @classmethod
-    def root(cls, data: memoryview) -> _Table:
+    def root(cls, data: memoryview) -> _FlatTable:
         return cls(data, _offset(data, 0))
 
     def field(self, number: int) -> int | None:
@@ -54,9 +54,9 @@ class _Table:
         offset = _short(self.data, vtable + slot)
         return self.at + offset if offset else None
 
-    def table(self, number: int) -> _Table | None:
+    def table(self, number: int) -> _FlatTable | None:
         place = self.field(number)
-        return None if place is None else _Table(self.data, _offset(self.data, place))
+        return None if place is None else _FlatTable(self.data, _offset(self.data, place))
 
     def vector(self, number: int) -> tuple[int, int]:
         """First element and length of a vector of structs; none when it is absent."""
@@ -105,7 +105,7 @@ def last_message(content: Any) -> tuple[int, int]:
     length, magic = _TAIL.unpack(bytes(content.slice(size - _TAIL.size, _TAIL.size)))
     if magic != _MAGIC or not 0 < length <= size - _TAIL.size:
         raise BoundsError("the file has no footer")
-    footer = _Table.root(memoryview(content.slice(size - _TAIL.size - length, length)))
+    footer = _FlatTable.root(memoryview(content.slice(size - _TAIL.size - length, length)))
     if footer.vector(2)[1]:
         raise BoundsError("the file has dictionaries")
     last = None
@@ -122,7 +122,7 @@ def last_message(content: Any) -> tuple[int, int]:
 
 def check_message(message: Any, schema: Any, rows: int) -> None:
     """Refuse a record batch with other rows, or that unpacks to more than so many rows can need."""
-    head = _Table.root(memoryview(message.metadata))
+    head = _FlatTable.root(memoryview(message.metadata))
     kind = head.field(1)
     if kind is None or head.data[_inside(head.data, kind, 1)] != _RECORD_BATCH:
         raise BoundsError("the message is no record batch")
@@ -195,7 +195,7 @@ def refuse_packed(stream: Any) -> None:
     reader = pa.ipc.MessageReader.open_stream(stream)
     while True:
         try:
-            head = _Table.root(memoryview(reader.read_next_message().metadata))
+            head = _FlatTable.root(memoryview(reader.read_next_message().metadata))
         except (StopIteration, EOFError):
             return
         kind = head.field(1)
