@@ -2,7 +2,7 @@
 # Both prepare .venv by themselves; see tools/setup.py. Needed beforehand: Python 3.11+ with pip.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready run test check soak bench mutants clean
+.PHONY: help setup ready run test test-fast check soak bench mutants clean
 
 # python3 if it is new enough, otherwise the newest that is.
 PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -15,7 +15,7 @@ IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/
 PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
 	@$(SETUP) dev
@@ -31,6 +31,10 @@ run:  ## orders through a pipeline on Spark, checked against Spark's own answer;
 
 test: ready  ## all tests but the long series; WORKERS=n processes, TESTS=paths to choose
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(TESTS)
+
+test-fast: setup  ## the tests that need neither Spark nor a server nor a network, in about a minute
+	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-m "not soak and not spark and not server and not network" $(TESTS)
 
 check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself
 	@.venv/bin/ruff check .

@@ -55,7 +55,13 @@ _LONGEST = (
 
 
 def pytest_collection_modifyitems(items):
-    """The longest files first; within a file the order stays."""
+    """Marks what needs Spark or a server; the longest files first, within a file the order stays."""
+    for item in items:
+        needed = set(item.fixturenames)
+        if "spark" in needed:
+            item.add_marker("spark")
+        if needed & {"s3_server", "true_s3"}:
+            item.add_marker("server")
     here = Path(__file__).parent
     rank = {str(here / name): number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: rank.get(str(item.path), len(rank)))

@@ -51,8 +51,10 @@ def copy(golden, tmp_path):
 
 def test_the_golden_stores_are_whole(golden):
     """Deep verification of the committed bytes finds nothing, in any pipeline."""
-    for pipeline in holdfast.list_pipelines(golden):
-        report = holdfast.verify_store(holdfast.read_store(golden, pipeline), deep=True)
+    for pipeline in holdfast.checkpoint.list_pipelines(golden):
+        report = holdfast.checkpoint.verify_store(
+            holdfast.checkpoint.read_store(golden, pipeline), deep=True
+        )
         assert report.ok, [str(f) for f in report.all_findings()]
         assert report.all_findings() == []
         if pipeline == "golden":
@@ -61,7 +63,7 @@ def test_the_golden_stores_are_whole(golden):
 
 def test_the_golden_store_is_listed(golden):
     """Epochs, labels, branches, savepoint and outcomes are as they were written."""
-    reader = holdfast.read_store(golden, "golden")
+    reader = holdfast.checkpoint.read_store(golden, "golden")
     listed = reader.list()
     assert [(e.epoch, e.abandoned, e.label) for e in listed] == [
         (4, False, None), (3, True, None), (2, False, None), (1, False, "nightly"),
@@ -87,12 +89,14 @@ def test_the_golden_store_is_listed(golden):
 def test_the_golden_store_is_restored_and_goes_on(copy):
     """A copy is opened for writing, its waiting token is rolled forward, and a commit follows."""
     tool = _tool()
-    with holdfast.open_store(copy, "golden", topology=tool.TOPOLOGY) as store:
+    with holdfast.checkpoint.open_store(copy, "golden", topology=tool.TOPOLOGY) as store:
         assert store.current.epoch == 4
         assert [(t.sink, t.epoch) for t in store.recovery.roll_forward] == [("bus", 4)]
         assert store.epoch_next == 5
         tool.step(store, 5)
-    assert holdfast.verify_store(holdfast.read_store(copy, "golden"), deep=True).ok
+    assert holdfast.checkpoint.verify_store(
+        holdfast.checkpoint.read_store(copy, "golden"), deep=True
+    ).ok
 
 
 def test_encoding_the_golden_documents_again_gives_the_same_bytes(golden):
@@ -145,7 +149,7 @@ def test_the_newest_store_holds_every_connector_a_fork_and_shared_segments():
     """What version 2 brought is in its golden stores, or they would prove nothing about it."""
     found = set()
     for pipeline in ("golden", "positions"):
-        reader = holdfast.read_store(NEWEST, pipeline)
+        reader = holdfast.checkpoint.read_store(NEWEST, pipeline)
         for summary in reader.list():
             manifest = reader.manifest(summary)
             found |= {type(source.position).__name__ for source in manifest.sources}
@@ -154,10 +158,10 @@ def test_the_newest_store_holds_every_connector_a_fork_and_shared_segments():
             assert manifest.counts == summary.counts == "live"
     names = {type_.__name__ for type_ in typing.get_args(position.Position)}
     assert found >= (names - {"CounterPosition"}) | {"snapshot", "stream", "follow"}
-    reader = holdfast.read_store(NEWEST, "golden")
+    reader = holdfast.checkpoint.read_store(NEWEST, "golden")
     used = [entry.path for summary in reader.list() for entry in reader.manifest(summary).segments]
     assert len(used) > len(set(used)) > 1
-    branch = holdfast.read_store(NEWEST, "branch")
+    branch = holdfast.checkpoint.read_store(NEWEST, "branch")
     assert {entry.pipeline for entry in branch.manifest("latest").files} == {None, "golden"}
 
 
@@ -166,13 +170,13 @@ def test_a_store_of_version_1_goes_on_in_version_2(tmp_path):
     root = Path(shutil.copytree(HERE / "v1", tmp_path / "v1"))
     before = _files(root / "golden")
     tool = _tool()
-    with holdfast.open_store(root, "golden", topology=tool.TOPOLOGY) as store:
+    with holdfast.checkpoint.open_store(root, "golden", topology=tool.TOPOLOGY) as store:
         tool.step(store, 5)
     after = _files(root / "golden")
     assert [n for n, d in before.items() if after[n] != d] == ["_latest"]
     new = [d for n, d in after.items() if n.endswith(".json") and n not in before]
     assert new
     assert all(b'"format":2,' in data for data in new if b'"format"' in data)
-    assert [e.counts for e in holdfast.read_store(root, "golden").list()] == [
+    assert [e.counts for e in holdfast.checkpoint.read_store(root, "golden").list()] == [
         "live", "unknown", "unknown", "unknown", "unknown",
     ]  # fmt: skip

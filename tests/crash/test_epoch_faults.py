@@ -144,6 +144,7 @@ def run_script(*arguments: str, timeout: int = 240) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.spark
 def test_a_task_that_fails_once_in_every_stage_is_tried_again_without_a_trace(tmp_path) -> None:
     """Sources, operators and sinks whose tasks die at their first try: the same output."""
     facts = json.loads(run_script("flaky", str(tmp_path))[-1])
@@ -153,6 +154,7 @@ def test_a_task_that_fails_once_in_every_stage_is_tried_again_without_a_trace(tm
     assert facts["verified"]
 
 
+@pytest.mark.spark
 def test_the_same_pipeline_runs_over_spark_connect(tmp_path) -> None:
     """A client without a JVM: the same result, and it goes on where the classic one stopped."""
     for module in ("grpc", "grpc_status", "google.rpc", "zstandard"):
@@ -172,6 +174,7 @@ rows.group_by("k").agg(n=hf.count(), name="totals")
 """
 
 
+@pytest.mark.spark
 def test_metrics_logs_and_ctrl_c_of_the_command(tmp_path) -> None:
     """`holdfast run --forever` serves metrics; Ctrl-C finishes the epoch, commits it, and ends well."""
     pytest.importorskip("prometheus_client", reason="the extra metrics is not installed")

@@ -19,6 +19,7 @@ import holdfast as hf
 from tests.helpers.paths import PROGRAMS
 from tests.helpers.programs.killed_driver import EVENTS, EVENTS_MAX, ROWS
 
+pytestmark = pytest.mark.spark
 SCRIPT = PROGRAMS / "killed_driver.py"
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 

@@ -22,6 +22,7 @@ from holdfast.journal import JournalReader
 from tests.helpers.paths import PROGRAMS
 from tests.helpers.programs.killed_all_sinks import PEOPLE, ROWS
 
+pytestmark = pytest.mark.spark
 SCRIPT = PROGRAMS / "killed_all_sinks.py"
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "100" if SOAK else "3"))

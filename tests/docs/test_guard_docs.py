@@ -59,6 +59,7 @@ def test_attaching_through_another_session_is_refused_instead_of_never_saving(sp
 
 
 @pytest.mark.soak
+@pytest.mark.spark
 def test_the_example_shows_both_sides_of_a_changed_digit():
     """Plain Spark loses every new row, with the guard none is lost; the example checks itself."""
     pytest.importorskip("pyspark")

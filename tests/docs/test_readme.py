@@ -10,8 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
 from tests.helpers.paths import ROOT, child_environment
+
+pytestmark = pytest.mark.spark
 
 
 def run(program: str, *arguments: str, cwd: Path) -> str:

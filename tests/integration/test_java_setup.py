@@ -51,6 +51,7 @@ def _hide_own(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "no-such-environment"))
 
 
+@pytest.mark.spark
 def test_spark_counts_rows_on_a_java_that_set_up_brought(bare, tmp_path, monkeypatch):
     """With the system's Java hidden, set-up brings one on which a PySpark session counts rows."""
     pytest.importorskip("pyspark")

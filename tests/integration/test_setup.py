@@ -16,6 +16,7 @@ import pytest
 
 from tests.helpers.paths import ROOT
 
+pytestmark = pytest.mark.network
 _PARTS = ("pyproject.toml", "constraints.txt", "LICENSE", "README.md", "tools", "src", "examples")
 _OUTER = getattr(sys, "_base_executable", sys.executable)
 

@@ -198,6 +198,7 @@ print(sorted(r["k"] for r in pipe.view("own").to_arrow().to_pylist()),
 """
 
 
+@pytest.mark.spark
 def test_functions_of_a_script_reach_the_workers(tmp_path) -> None:
     """Functions and lambdas of __main__ are sent by value."""
     pytest.importorskip("pyspark", reason="the spark extra is not installed")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.paths import PROGRAMS, child_environment
 
+pytestmark = pytest.mark.spark
 PROGRAM = PROGRAMS / "over_connect.py"
 
 

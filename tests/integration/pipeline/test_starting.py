@@ -13,6 +13,7 @@ from holdfast.errors import IncompatibleError
 from holdfast.spark import class_archive as classes
 from holdfast.spark.java import require_java
 
+pytestmark = pytest.mark.spark
 SCRIPT = """
 import json, sys
 import pyspark

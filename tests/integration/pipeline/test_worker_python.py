@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.spark
 PROGRAM = """
 import holdfast as hf
 from holdfast.errors import HoldfastError
