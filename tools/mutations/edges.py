@@ -32,7 +32,7 @@ MUTATIONS = [
     ),
     Mutation(
         SQL + "test_a_file_is_never_written_into_any_store",
-        "checkpoint/enclosing.py",
+        "checkpoint/directory.py",
         "    place = os.path.realpath(os.path.expanduser(path))",
         "    place = os.path.expanduser(path)",
     ),

@@ -1,7 +1,8 @@
-"""Where a pipeline lives: the root storage, the pipeline's directory, and paths inside it."""
+"""A pipeline's directory: paths inside it, reading them, and whether a path lies inside one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,8 @@ from holdfast.errors import HoldfastError
 from holdfast.format import paths
 from holdfast.format.manifest import FileEntry
 from holdfast.storage.base import Entry, StorageReader
+
+_MARKS = (paths.HEADER, paths.CATALOG)
 
 
 @dataclass(frozen=True)
@@ -55,3 +58,18 @@ class PipelineDirectory:
 
         with ThreadPoolExecutor(min(self.storage.parallel, len(wanted))) as pool:
             return [*pool.map(fetch, wanted)]
+
+
+def enclosing_pipeline(path: str) -> str | None:
+    """The pipeline's directory that a path is, or lies in; None outside of all.
+
+    Symbolic links and `..` are resolved first. What does not exist yet lies where it would be made.
+    """
+    place = os.path.realpath(os.path.expanduser(path))
+    while True:
+        if all(os.path.exists(os.path.join(place, mark)) for mark in _MARKS):
+            return place
+        above = os.path.dirname(place)
+        if above == place:
+            return None
+        place = above

@@ -156,7 +156,7 @@ def _check_fork_is_done(
     reader: StoreReader, storage: Storage, data: bytes, label: str
 ) -> str | None:
     """The fork that a pin was made for, if it is one and needs the pin no more."""
-    from holdfast.checkpoint.replication.origin import fork_of, uses_files_of_others
+    from holdfast.checkpoint.replication.fork import fork_of, uses_files_of_others
 
     name = fork_of(parse_pin(data, reader.directory.at(paths.pin(label)), label))
     if name is None or not uses_files_of_others(storage, name):

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from holdfast.checkpoint.commit.hint import write_hint
+from holdfast.checkpoint.commit.catalog import write_hint
 from holdfast.checkpoint.commit.protocol import commit_draft
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.gc.collector import Collector

@@ -14,7 +14,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.enclosing import enclosing_pipeline
+from holdfast.checkpoint.directory import enclosing_pipeline
 from holdfast.errors import InvalidInputError, RefusedError
 from holdfast.guard.checkpoint_location import normal
 

@@ -38,8 +38,10 @@ from holdfast.runtime.report import (
     EpochReport,
     RunSummary,
     Stopwatch,
+    record_checkpoint,
+    record_epoch,
+    record_recovery,
 )
-from holdfast.runtime.run_log import record_checkpoint, record_epoch, record_recovery
 from holdfast.runtime.source_logs import Logs
 from holdfast.runtime.task import Control, StageJob, check_partitions
 from holdfast.runtime.watermarks import Watermarks

@@ -23,8 +23,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError, invariant
-from holdfast.state.arrow.kernels import pc
 from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX
+from holdfast.state.arrow.numpy_views import pc
 from holdfast.state.run_info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
 from holdfast.storage.exclusive_close import close_own

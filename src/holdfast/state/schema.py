@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
 from holdfast.state.arrow.batches import one_batch
-from holdfast.state.arrow.kernels import pc
+from holdfast.state.arrow.numpy_views import pc
 from holdfast.state.arrow.row_equality import normalise, plain_type
 
 HASH = "__hf_hash"

@@ -9,6 +9,8 @@ Invariants:
   record before is, byte for byte, the one that it followed (`CatalogWriter._check_held`). Nobody
   is told "done", "open" or "alive" by any other rule.
 - Epochs never decrease along the catalog, and are never used twice.
+- The hint `_latest` is for people and monitors, and a witness of lost records: recovery never
+  resumes from it. It is written after what it tells of is durable, and is never worth failing for.
 
 Spec: spec/format-v2.md, section 4.
 """
@@ -39,18 +41,22 @@ from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import (
     RECORD_BYTES_MAX,
+    SMALL_BYTES_MAX,
     BaseBody,
     Body,
     CommitBody,
     DropBody,
+    Latest,
     OpenBody,
     Record,
     Summary,
+    latest_bytes,
+    parse_latest,
     parse_record,
     record_bytes,
 )
 from holdfast.format.findings import Finding
-from holdfast.ids import CheckpointId, Sequence, WriterId
+from holdfast.ids import CheckpointId, Epoch, Sequence, WriterId
 from holdfast.storage.base import Storage
 from holdfast.storage.local.reserve import release_reserve
 
@@ -450,3 +456,34 @@ class CatalogWriter:
             if batch == old[:1]:
                 failpoint("compact.after_first_delete")
         return len(old)
+
+
+def write_hint(
+    directory: PipelineDirectory,
+    storage: Storage,
+    state: CatalogState,
+    checkpoint: CheckpointId,
+    epoch: Epoch,
+) -> None:
+    """Leave the hint; a failure is ignored."""
+    latest = Latest(
+        format=FORMAT_VERSION,
+        sha256=NO_DIGEST,
+        sequence=state.head,
+        record_sha256=state.head_sha256,
+        checkpoint=checkpoint,
+        epoch=epoch,
+    )
+    try:
+        storage.put(directory.at(paths.LATEST), latest_bytes(latest), durable=False)
+    except HoldfastError:
+        return
+
+
+def read_hint(directory: PipelineDirectory) -> Latest | None:
+    """The hint, or None where it is missing or damaged."""
+    try:
+        data = directory.get(paths.LATEST, bytes_max=SMALL_BYTES_MAX)
+        return parse_latest(data, directory.at(paths.LATEST))
+    except (NotFoundError, CorruptionError):
+        return None

@@ -24,7 +24,7 @@ from holdfast.checkpoint.gc.retention import RetentionPlan, plan_retention
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.open import StoreEnvironment
 from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
-from holdfast.checkpoint.replication.origin import pins_for
+from holdfast.checkpoint.replication.fork import pins_for
 from holdfast.checkpoint.verify import check_file
 from holdfast.errors import (
     CommitUnknownError,

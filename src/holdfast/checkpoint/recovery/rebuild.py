@@ -25,10 +25,11 @@ from holdfast.checkpoint.commit.catalog import (
     lineage,
     load_catalog,
     off_lineage,
+    read_hint,
     record_numbers,
+    write_hint,
 )
 from holdfast.checkpoint.commit.conditional_put import publish
-from holdfast.checkpoint.commit.hint import read_hint, write_hint
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.witness import SHRANK, Witnesses, against, call_witnesses, strays

@@ -14,8 +14,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 
-from holdfast.checkpoint.commit.catalog import CatalogState
-from holdfast.checkpoint.commit.hint import read_hint
+from holdfast.checkpoint.commit.catalog import CatalogState, read_hint
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.errors import CorruptionError, NotFoundError
 from holdfast.format import paths

@@ -4,38 +4,45 @@ Invariants:
 - The origin's checkpoint is pinned for the fork before the fork names its files, and the pin is
   looked for again afterwards: until then, anybody could take it for one that nobody needs.
 - The fork's own pipeline is opened before that pin is made, so that no collection of an earlier
-  writer of that name can let it go.
+  writer of that name can release it.
 - The fork begins like every pipeline: header, `open` record, one commit. A crash leaves at worst a
-  pin and an empty pipeline, and forking again goes on from there.
+  pin and an empty pipeline, and forking again continues from there.
 - The fork has the origin's epoch, positions, watermarks and state. It has no sink tokens: what the
   origin has staged stays the origin's.
+- A fork's files lie in its origin as long as the fork names them; the origin holds them by a pin
+  whose label and note name the fork. The pin goes only when no live checkpoint of the fork names a
+  file of another pipeline. What cannot be read counts as needed.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.checkpoint.commit.hint import write_hint
+from holdfast.checkpoint.commit.catalog import write_hint
 from holdfast.checkpoint.commit.protocol import Committed, commit_draft
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.draft import Draft
 from holdfast.checkpoint.pins import label_taken, pin
-from holdfast.checkpoint.reader import StoreReader, retired_error
+from holdfast.checkpoint.reader import StoreReader, list_pipelines, retired_error
 from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, take_over
 from holdfast.checkpoint.recovery.plan import RecoveryOptions
-from holdfast.checkpoint.replication.origin import fork_label, fork_note
 from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError
 from holdfast.format import paths
-from holdfast.format.documents import DropBody, Pin, Summary
+from holdfast.format.documents import SMALL_BYTES_MAX, DropBody, Pin, Summary, parse_pin
 from holdfast.format.findings import errors_of
 from holdfast.format.manifest import Manifest
 from holdfast.ids import IdSource, RandomIds
 from holdfast.settings import Settings
-from holdfast.storage.base import Storage
+from holdfast.storage.base import Storage, StorageReader
+
+_LABEL_MAX = 128
+_NOTE = re.compile(r"shared with pipeline (?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,127})")
 
 
 @dataclass(frozen=True)
@@ -208,3 +215,60 @@ def _shared(manifest: Manifest, origin: str) -> Manifest:
             "forked_from": f"{origin}/{manifest.checkpoint}",
         },
     )
+
+
+def fork_label(fork: str) -> str:
+    """The label under which an origin holds what a fork shares."""
+    label = f"fork-{fork}"
+    if len(label) <= _LABEL_MAX:
+        return label
+    return f"fork-{fork[:100]}-{hashlib.sha256(fork.encode()).hexdigest()[:16]}"
+
+
+def fork_note(fork: str) -> str:
+    """The note of such a pin."""
+    return f"shared with pipeline {fork}"
+
+
+def fork_of(pin: Pin) -> str | None:
+    """The fork that a pin is held for, if it is one of those."""
+    match = _NOTE.fullmatch(pin.note)
+    if match is None or pin.label != fork_label(match["name"]):
+        return None
+    return match["name"]
+
+
+def uses_files_of_others(storage: StorageReader, pipeline: str) -> bool:
+    """Whether a live checkpoint of a pipeline names files of another one."""
+    reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
+    try:
+        summaries = reader.list()
+    except NotFoundError:
+        return False
+    except HoldfastError:
+        return True
+    for summary in summaries:
+        try:
+            manifest = reader.manifest(summary)
+        except HoldfastError:
+            return True
+        if any(entry.pipeline not in (None, pipeline) for entry in manifest.files):
+            return True
+    return False
+
+
+def pins_for(storage: StorageReader, fork: str) -> dict[str, str]:
+    """The pins that origins hold for a fork: their paths, by the names of the origins."""
+    found = {}
+    label = fork_label(fork)
+    for name in list_pipelines(storage):
+        path = f"{name}/{paths.pin(label)}"
+        if name == fork or not storage.exists(path):
+            continue
+        try:
+            pin = parse_pin(storage.get(path, bytes_max=SMALL_BYTES_MAX), path, label)
+        except NotFoundError:
+            continue  # released meanwhile
+        if fork_of(pin) == fork:
+            found[name] = path
+    return found

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from holdfast.checkpoint.enclosing import enclosing_pipeline
+from holdfast.checkpoint.directory import enclosing_pipeline
 from holdfast.cli.address import Place
 from holdfast.cli.facts.sql import Database, database
 from holdfast.cli.values import Column, OperatorList, StateRows

@@ -1,17 +1,32 @@
 """Arrow columns from numpy and back, by their buffers.
 
 `pa.array` and `Array.to_numpy` import pandas where it is installed, a third of a second, to ask
-whether something is one of its kind. Numbers need none of that.
+whether something is one of its kind. Numbers need none of that. `pyarrow.compute` builds hundreds
+of functions when it is imported, longer than many a command takes that needs none of them: `pc`
+loads it by its first use.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 _NUMBERS = {pa.int64(): np.int64, pa.uint64(): np.uint64, pa.bool_(): np.bool_}
+
+
+class _Kernels:
+    """`pyarrow.compute`, as if it had been imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(import_module("pyarrow.compute"), name)
+        self.__dict__[name] = value
+        return value
+
+
+pc: Any = _Kernels()
 
 
 def indices(values: np.ndarray) -> Any:

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.state.arrow.kernels import pc
-from holdfast.state.arrow.numpy_views import numbers
+from holdfast.state.arrow.numpy_views import numbers, pc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
