@@ -46,7 +46,7 @@ MUTATIONS = [
     ),
     Mutation(
         TOGETHER + "test_going_back_with_another_table_is_refused_before_the_store_goes_back",
-        "api/pipeline.py",
+        "api/launch.py",
         "                check_tables(at, marks.tables, allow_changes=allow_changes)\n",
         "",
     ),

@@ -139,7 +139,7 @@ MUTATIONS = [
     ),
     _s(
         "test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded",
-        "api/pipeline.py",
+        "api/launch.py",
         "        if changed and not changes.backfills:",
         "        if False:",
     ),

@@ -12,6 +12,7 @@ from holdfast.api.columns import (
     plain_names,
     spark_column,
 )
+from holdfast.display import html_table, listed, short, shown, shown_html
 from holdfast.errors import InvalidInputError
 from holdfast.runtime.graph import (
     WEIGHT,
@@ -48,6 +49,29 @@ class RowSteps:
     def __init__(self, graph: Graph, node: Node) -> None:
         self._graph = graph
         self.node = node
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: f"<Stream of {self._origin()}: {self._shown_columns()}>")
+
+    def _repr_html_(self) -> str:
+        return shown_html(self, self._html)
+
+    def _html(self) -> str:
+        rows = [("columns", self._shown_columns())]
+        return html_table(f"Stream of {self._origin()}", rows)
+
+    def _shown_columns(self) -> str:
+        names = self.node.columns
+        known = "columns that only Spark knows" if names is None else listed(names)
+        return known + (" (changelog)" if self.node.changes else "")
+
+    def _origin(self) -> str:
+        """The nearest named part before, and whether steps lie between."""
+        node, steps = self.node, 0
+        while not hasattr(node, "name") and node.inputs:
+            node, steps = node.inputs[0], steps + 1
+        name = short(getattr(node, "name", "?"), 60)
+        return name if not steps else f"{name} and {steps} step{'s' if steps > 1 else ''}"
 
     @property
     def columns(self) -> list[str] | None:

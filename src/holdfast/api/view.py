@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from holdfast.api.spelling import VIEW_USES, unknown_name
 from holdfast.checkpoint import StoreReader
+from holdfast.display import html_table, listed, shown, shown_html
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
 from holdfast.operators.aggregate.execute import ROWS
@@ -46,6 +47,7 @@ class View:
         """Find the runs; nothing is read yet."""
         manifest = reader.manifest(at)
         name = resolved.node.name
+        self.operator = name
         self.epoch = int(manifest.epoch)
         self.checkpoint = manifest.checkpoint
         self._pipeline = reader.directory.pipeline
@@ -83,6 +85,21 @@ class View:
 
     def __getattr__(self, name: str) -> Any:
         raise unknown_name(self, name, VIEW_USES)
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: f"<View of {self._facts()}: {listed(self.columns)}>")
+
+    def _facts(self) -> str:
+        return f"{self.operator} at epoch {self.epoch}, checkpoint {self.checkpoint}"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            ("epoch", str(self.epoch)),
+            ("checkpoint", self.checkpoint),
+            ("columns", listed(self.columns)),
+            ("rows", "to_spark(), to_arrow(), to_pandas(), to_duckdb()"),
+        ]
+        return shown_html(self, lambda: html_table(f"View of {self.operator}", rows))
 
     def to_arrow(self) -> pa.Table:
         """All rows as one Arrow table, read without Spark.

@@ -26,6 +26,7 @@ from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, store_en
 from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryOptions, RecoveryPlan
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import Clock
+from holdfast.display import html_table, short, shown, shown_html
 from holdfast.errors import FencedError, HoldfastError, InvalidInputError, StorageError
 from holdfast.failpoints import failpoint
 from holdfast.format import paths
@@ -70,6 +71,17 @@ class Store:
         self._collector = Collector(environment, opened.reader, opened.catalog)
         if self._current is not None:
             self._collector.remember(self._current, trusted=False)
+
+    def __repr__(self) -> str:
+        return shown(self, lambda: f"<Store {self._facts()}>")
+
+    def _facts(self) -> str:
+        current = self._current
+        at = "no checkpoint" if current is None else f"epoch {current.epoch}, {current.checkpoint}"
+        return f"{self.reader.directory.pipeline} in {short(self.storage.url)}: {at}"
+
+    def _repr_html_(self) -> str:
+        return shown_html(self, lambda: html_table("Store", [("pipeline", self._facts())]))
 
     # What is held
 
