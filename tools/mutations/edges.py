@@ -52,7 +52,7 @@ MUTATIONS = [
     Mutation(
         PLACES + "test_a_failure_removes_what_was_built",
         "guard/atomic_directory.py",
-        "        shutil.rmtree(path, ignore_errors=True)\n        for each in made:",
+        "        disk.remove_tree(path)\n        for each in made:",
         "        for each in made:",
     ),
     Mutation(

@@ -175,19 +175,19 @@ MUTATIONS = [
     # Retries
     Mutation(
         RETRIES + "test_a_file_that_is_there_with_these_bytes_was_written",
-        "storage/exclusive_close.py",
+        "storage/base.py",
         "        if refused or not _has(storage, path, size, sha256):\n            raise",
         "        raise",
     ),
     Mutation(
         RETRIES + "test_a_file_of_somebody_else_is_not_taken_for_ours",
-        "storage/exclusive_close.py",
+        "storage/base.py",
         "    return digest.hexdigest() == sha256",
         "    return bool(digest)",
     ),
     Mutation(
         RETRIES + "test_a_refusal_is_not_resolved",
-        "storage/exclusive_close.py",
+        "storage/base.py",
         "        if refused or not _has(",
         "        if not _has(",
     ),

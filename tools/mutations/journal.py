@@ -96,8 +96,8 @@ MUTATIONS = [
     _m(
         EVERY + "[append, group]",
         "journal/files.py",
-        "        with suppress(OSError):\n            os.close(fd)",
-        "        os.close(fd)",
+        "        with suppress(OSError):\n            self._disk.close(fd)",
+        "        self._disk.close(fd)",
     ),
     # Marks, headers, chain (defect 30)
     _m(

@@ -7,8 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.errors import invariant
-from holdfast.storage.base import Storage
-from holdfast.storage.exclusive_close import close_own
+from holdfast.storage.base import Storage, close_own
 
 
 class ArtifactWriter:

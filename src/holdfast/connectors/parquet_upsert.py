@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,8 @@ from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes
 from holdfast.storage import Storage, open_storage
+from holdfast.storage.local.disk import current_disk
+from holdfast.storage.local.writer import DiskFile
 from holdfast.storage.open import StorageLocation, storage_of
 
 BUCKETS = 16
@@ -141,6 +143,7 @@ class LocalUpsertWriter(UpsertWriter):
         self._link = path
         self._versions = versions_of(path)
         self._versions_storage: Storage | None = None
+        self._disk = current_disk()
         strange = path.is_symlink() and self._current() is None
         if strange or (path.exists() and not path.is_symlink()):
             raise RefusedError(
@@ -176,16 +179,16 @@ class LocalUpsertWriter(UpsertWriter):
             return
         target = self._versions / f"{int(token.epoch):020d}"
         draft = self._versions / f"draft-{int(token.epoch)}"
-        shutil.rmtree(draft, ignore_errors=True)
-        shutil.rmtree(target, ignore_errors=True)  # was never linked: the link is older
-        draft.mkdir(parents=True)
+        self._disk.remove_tree(str(draft))
+        self._disk.remove_tree(str(target))  # was never linked: the link is older
+        self._disk.make_dirs(str(draft))
         self._write(draft, base, *changed, token)
-        draft.rename(target)
-        _sync(self._versions)
+        self._disk.rename(str(draft), str(target))
+        self._disk.sync_dir(str(self._versions))
         failpoint("output.after_version")
         self._swap(int(token.epoch))
         for old in self._published()[:-VERSIONS_KEPT]:
-            shutil.rmtree(self._version(old), ignore_errors=True)
+            self._disk.remove_tree(str(self._version(old)))
 
     def _version(self, epoch: int) -> Path:
         return self._versions / f"{epoch:020d}"
@@ -200,22 +203,29 @@ class LocalUpsertWriter(UpsertWriter):
             old = before.get(bucket)
             if not len(mine):
                 if old is not None:
-                    os.link(old, draft / old.name)
+                    self._disk.link_new(str(old), str(draft / old.name))
                 elif bucket == 0:  # a directory without a file has no schema
-                    _write_file(draft / f"part-00-{int(token.epoch)}.parquet", rows.slice(0, 0))
+                    self._write_file(
+                        draft / f"part-00-{int(token.epoch)}.parquet", rows.slice(0, 0)
+                    )
                 continue
             kept = pq.read_table(old) if old is not None else rows.slice(0, 0)
             after = apply_changes(kept, rows.take(pa.array(mine)), weights[mine], self._name)
             if after.num_rows or bucket == 0:
-                _write_file(draft / f"part-{bucket:02d}-{int(token.epoch)}.parquet", after)
-        _sync(draft)
+                self._write_file(draft / f"part-{bucket:02d}-{int(token.epoch)}.parquet", after)
+        self._disk.sync_dir(str(draft))
+
+    def _write_file(self, path: Path, table: Any) -> None:
+        with DiskFile(self._disk, str(path)) as file:
+            pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
 
     def _swap(self, epoch: int) -> None:
         fresh = self._link.with_name(f".{self._link.name}.link")
-        fresh.unlink(missing_ok=True)
-        fresh.symlink_to(f".{self._link.name}.versions/{epoch:020d}")
-        fresh.rename(self._link)
-        _sync(self._link.parent)
+        with suppress(FileNotFoundError):
+            self._disk.unlink(str(fresh))
+        self._disk.symlink(f".{self._link.name}.versions/{epoch:020d}", str(fresh))
+        self._disk.rename(str(fresh), str(self._link))
+        self._disk.sync_dir(str(self._link.parent))
 
     # The output as a whole
 
@@ -294,15 +304,16 @@ class LocalUpsertWriter(UpsertWriter):
 
     def clear(self) -> None:
         """Remove the link, then the versions."""
-        self._link.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            self._disk.unlink(str(self._link))
         if self._versions.is_dir():
-            _sync(self._link.parent)
+            self._disk.sync_dir(str(self._link.parent))
             self._discard(keep=lambda _: False)
 
     def _discard(self, keep: Callable[[int], bool]) -> None:
         for epoch in self._published():
             if not keep(epoch):
-                shutil.rmtree(self._version(epoch), ignore_errors=True)
+                self._disk.remove_tree(str(self._version(epoch)))
                 failpoint("output.after_first_delete")
 
 
@@ -429,18 +440,3 @@ class RemoteUpsertWriter(UpsertWriter):
         if self._newest is not None:
             self._newest[path] = epoch
         return path
-
-
-def _write_file(path: Path, table: Any) -> None:
-    with path.open("wb") as file:
-        pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

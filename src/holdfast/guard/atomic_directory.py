@@ -11,11 +11,9 @@ Invariants:
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,11 +22,11 @@ import msgspec
 
 from holdfast.errors import AlreadyExistsError, HoldfastError, NotFoundError, RefusedError
 from holdfast.storage.base import Storage
+from holdfast.storage.local.disk import current_disk
 from holdfast.storage.local.errors import translate
 
 NOTE = ".holdfast-restoring"
 _NOTE_BYTES_MAX = 64 * 1024 * 1024
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 
 
 @dataclass
@@ -42,8 +40,9 @@ class Built:
     def move(self) -> None:
         """Give it the target's name, which is free or an empty directory."""
         with _typed(self.target):
-            os.rename(self.path, self.target)
-            sync_dir(os.path.dirname(self.target))
+            disk = current_disk()
+            disk.rename(self.path, self.target)
+            disk.sync_dir(os.path.dirname(self.target))
 
     def swap(self) -> str:
         """Trade places with the target; returns where the old one lies now, if there was one."""
@@ -53,20 +52,22 @@ class Built:
                 self.move()
                 return ""
             # First under the name that is never cleaned up: no moment can cost the old one.
-            os.rename(self.path, aside)
+            disk = current_disk()
+            disk.rename(self.path, aside)
             if not _exchange(aside, self.target):
-                os.rename(aside, self.path)
+                disk.rename(aside, self.path)
                 self._swap_slowly(aside)
-            sync_dir(os.path.dirname(self.target))
+            disk.sync_dir(os.path.dirname(self.target))
         return aside
 
     def _swap_slowly(self, aside: str) -> None:
         """By two renames, where the system knows no exchange."""
-        os.rename(self.target, aside)
+        disk = current_disk()
+        disk.rename(self.target, aside)
         try:
-            os.rename(self.path, self.target)
+            disk.rename(self.path, self.target)
         except OSError:
-            os.rename(aside, self.target)
+            disk.rename(aside, self.target)
             raise
 
 
@@ -76,23 +77,23 @@ def building(target: str, token: str) -> Iterator[Built]:
     made = _make_parents(os.path.dirname(target))
     path = f"{target}.restoring-{token}"
     built = Built(path, target, token)
-    lock = -1
+    disk, lock = current_disk(), -1
     try:
         with _typed(path):
             remove_leftovers(target)
-            os.mkdir(path)
-            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            disk.make_dir(path)
+            lock = disk.open_dir(path)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield built
     except BaseException:
-        shutil.rmtree(path, ignore_errors=True)
+        disk.remove_tree(path)
         for each in made:
             with suppress(OSError):
-                os.rmdir(each)
+                disk.remove_dir(each)
         raise
     finally:
         if lock >= 0:
-            os.close(lock)
+            disk.close(lock)
 
 
 def remove_leftovers(target: str) -> list[str]:
@@ -104,7 +105,7 @@ def remove_leftovers(target: str) -> list[str]:
         for entry in os.listdir(folder):
             path = os.path.join(folder, entry)
             if pattern.fullmatch(entry) and os.path.isdir(path) and _abandoned(path):
-                shutil.rmtree(path, ignore_errors=True)
+                current_disk().remove_tree(path)
                 gone.append(path)
     return gone
 
@@ -112,7 +113,7 @@ def remove_leftovers(target: str) -> list[str]:
 def _abandoned(path: str) -> bool:
     """Whether nobody builds there any more: the lock of a process ends with it."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = current_disk().open_dir(path)
     except OSError:
         return False
     try:
@@ -120,7 +121,7 @@ def _abandoned(path: str) -> bool:
     except OSError:
         return False
     finally:
-        os.close(descriptor)
+        current_disk().close(descriptor)
     return True
 
 
@@ -198,29 +199,17 @@ def _make_parents(folder: str) -> list[str]:
         missing.append(above)
         above = os.path.dirname(above)
     with _typed(folder):
-        os.makedirs(folder, exist_ok=True)
+        current_disk().make_dirs(folder)
     return missing
 
 
 def _exchange(one: str, other: str) -> bool:
     """Swap two directories in one step; False where the system cannot."""
     try:
-        call = ctypes.CDLL(None, use_errno=True).renameat2
-    except (OSError, AttributeError):
+        current_disk().exchange(one, other)
+    except OSError:
         return False
-    failed = call(
-        _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)
-    )
-    return not failed
-
-
-def sync_dir(path: str) -> None:
-    """Make renames in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return True
 
 
 @contextmanager

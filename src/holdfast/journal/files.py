@@ -1,4 +1,4 @@
-"""The journal's only I/O: a thin, typed layer over the operating system's calls.
+"""The journal's only I/O: a thin, typed layer over the calls of `Disk`.
 
 Every call that changes the log goes through `JournalFiles._do`, every other one (the lock's
 included) through `JournalFiles._look`, so a test can fail the k-th one before or after it took
@@ -32,9 +32,12 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.failpoints import failpoint
+from holdfast.storage.local.disk import current_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from holdfast.storage.local.disk import Disk
 
 Data = bytes | bytearray | memoryview
 TEMPORARY_SUFFIX = ".tmp"
@@ -73,7 +76,11 @@ def storage_error(error: OSError, operation: str, path: Path) -> Exception:
 
 
 class JournalFiles:
-    """Operating system calls on the journal's directory."""
+    """Calls on the journal's directory, with typed errors."""
+
+    def __init__(self, disk: Disk | None = None) -> None:
+        """disk: by default that of the process."""
+        self._disk = disk or current_disk()
 
     def _do(self, operation: str, path: Path, call: Callable[..., Any], *args: Any) -> Any:
         """Run one mutating call. Tests override this."""
@@ -110,7 +117,7 @@ class JournalFiles:
         if path.parent != path:
             self.make_directory(path.parent)
         try:
-            self._do("mkdir", path, os.mkdir, path)
+            self._do("mkdir", path, self._disk.make_dir, os.fspath(path))
         except StorageError as error:
             if error.facts.get("errno") != errno.EEXIST or not stat.S_ISDIR(self.kind(path)):
                 raise
@@ -118,30 +125,27 @@ class JournalFiles:
 
     def create(self, path: Path) -> int:
         """A new file for writing; an existing one is refused."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return int(self._do("create", path, os.open, path, flags, 0o644))
+        return int(self._do("create", path, self._disk.open_new, os.fspath(path)))
 
     def open_write(self, path: Path) -> int:
         """An existing file for writing."""
-        return self._open(path, os.O_RDWR)
+        return self._open(path, self._disk.open_write)
 
     def open_or_create(self, path: Path) -> int:
         """A small file that is written in place: the lock and the mark."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        return int(self._look("open", path, os.open, path, flags, 0o644))
+        return int(self._look("open", path, self._disk.open_lock, os.fspath(path)))
 
     def say(self, fd: int, path: Path, text: str) -> None:
         """Write who holds the lock. Nobody but a message depends on it."""
-        self._look("truncate", path, os.ftruncate, fd, 0)
-        self._look("write", path, os.pwritev, fd, [text.encode()], 0)
+        self._look("truncate", path, self._disk.truncate, fd, 0)
+        self._look("write", path, self._disk.write_at, fd, [text.encode()], 0)
 
     def open_read(self, path: Path) -> int:
         """An existing file for reading."""
-        return self._open(path, os.O_RDONLY)
+        return self._open(path, self._disk.open_read)
 
-    def _open(self, path: Path, flags: int) -> int:
-        wanted = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = int(self._look("open", path, os.open, path, wanted))
+    def _open(self, path: Path, opener: Callable[[str], int]) -> int:
+        fd = int(self._look("open", path, opener, os.fspath(path)))
         try:
             if not stat.S_ISREG(self._look("stat", path, os.fstat, fd).st_mode):
                 raise RefusedError("not a regular file", kind="not_a_file", path=path)
@@ -156,7 +160,9 @@ class JournalFiles:
         total = sum(len(view) for view in views)
         done = 0
         while done < total:
-            wrote = int(self._do("write", path, os.pwritev, fd, views[:512], offset + done))
+            wrote = int(
+                self._do("write", path, self._disk.write_at, fd, views[:512], offset + done)
+            )
             if wrote == 0:
                 raise storage_error(OSError(errno.EIO, "nothing was written"), "write", path)
             done += wrote
@@ -168,39 +174,35 @@ class JournalFiles:
 
     def sync(self, fd: int, path: Path) -> None:
         """Make the file's bytes durable. Never call it again after it failed."""
-        self._do("fsync", path, os.fsync, fd)
+        self._do("fsync", path, self._disk.sync, fd)
 
     def sync_data(self, fd: int, path: Path) -> None:
         """Make bytes and length durable, but no times. Never call it again after it failed."""
-        self._do("fdatasync", path, os.fdatasync, fd)
+        self._do("fdatasync", path, self._disk.sync_data, fd)
 
     def cut(self, fd: int, path: Path, size: int) -> None:
         """Shorten a file."""
-        self._do("truncate", path, os.ftruncate, fd, size)
+        self._do("truncate", path, self._disk.truncate, fd, size)
 
     def sync_directory(self, path: Path) -> None:
         """Make the names in a directory durable."""
-        fd = self._look("open", path, os.open, path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            self._do("fsync_directory", path, os.fsync, fd)
-        finally:
-            self.close(fd)
+        self._do("fsync_directory", path, self._disk.sync_dir, os.fspath(path))
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file its final name. Durable after `sync_directory`."""
-        self._do("rename", target, os.rename, source, target)
+        self._do("rename", target, self._disk.rename, os.fspath(source), os.fspath(target))
 
     def remove(self, path: Path) -> None:
         """Remove a file; an absent one is fine."""
         try:
-            self._do("unlink", path, os.unlink, path)
+            self._do("unlink", path, self._disk.unlink, os.fspath(path))
         except NotFoundError:
             return
 
     def close(self, fd: int) -> None:
         """Close a descriptor; nothing is expected of it."""
         with suppress(OSError):
-            os.close(fd)
+            self._disk.close(fd)
 
     def replace(self, path: Path, parts: Sequence[Data]) -> None:
         """Write a whole file atomically and durably. A symlink in its place is refused."""

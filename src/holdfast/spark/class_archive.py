@@ -30,7 +30,7 @@ from pathlib import Path
 
 from holdfast.errors import IncompatibleError, InternalError, InvalidInputError
 from holdfast.spark.java import Java
-from holdfast.storage.local.disk import Disk
+from holdfast.storage.local.disk import current_disk
 
 CACHE_VARIABLE = "HOLDFAST_CACHE"
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
@@ -205,13 +205,13 @@ def _none_written(java: Java, reason: str) -> IncompatibleError:
 
 def _publish(made: Path, path: Path) -> None:
     """Give a file its name once its content is durable."""
-    disk = Disk()
+    disk = current_disk()
     descriptor = disk.open_read(str(made))
     try:
         disk.sync(descriptor)
     finally:
         disk.close(descriptor)
-    made.replace(path)
+    disk.rename(str(made), str(path))
     disk.sync_dir(str(path.parent))
 
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.errors import CorruptionError, InvalidInputError, StorageError
+from holdfast.storage.local.disk import current_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,9 +53,9 @@ class RunCache:
             )
         self._directory = Path(directory)
         self._bytes_max = bytes_max
-        self._ids = ids
+        self._ids, self._disk = ids, current_disk()
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self._disk.make_dirs(str(self._directory))
         except OSError as error:
             raise self._failed(error) from error
 
@@ -74,10 +75,9 @@ class RunCache:
                 content = map_file(partial)
                 with self._locked():
                     self._evict(info.size, keep=path.name, now_ns=partial.stat().st_mtime_ns)
-                    partial.replace(path)
+                    self._disk.rename(str(partial), str(path))
             finally:
-                with contextlib.suppress(FileNotFoundError):
-                    partial.unlink()
+                self._remove(partial)
         except OSError as error:
             raise self._failed(error, info.path) from error
         return content
@@ -89,7 +89,7 @@ class RunCache:
                 content = map_file(path)
                 if content.size == size:
                     return content
-            path.unlink(missing_ok=True)
+            self._remove(path)
         except FileNotFoundError:
             pass  # evicted between two calls: as good as never there
         return None
@@ -99,25 +99,30 @@ class RunCache:
         if actual_size != info.size:
             raise _differs("size", "run_size_differs", info, info.size, actual_size)
         digest = hashlib.sha256()
-        with partial.open("xb") as file:
+        descriptor = self._disk.open_new(str(partial))
+        try:
             for start in range(0, info.size, CHUNK_BYTES):
                 chunk = storage.get_range(source, start, min(CHUNK_BYTES, info.size - start))
                 digest.update(chunk)
-                file.write(chunk)
+                self._disk.write(descriptor, chunk)
+        finally:
+            self._disk.close(descriptor)
         if digest.hexdigest() != info.sha256:
             raise _differs("digest", "run_digest_differs", info, info.sha256, digest.hexdigest())
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Only one process evicts at a time."""
-        descriptor = os.open(
-            self._directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644
-        )
+        descriptor = self._disk.open_lock(f"{self._directory}/.lock")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
         finally:
-            os.close(descriptor)
+            self._disk.close(descriptor)
+
+    def _remove(self, path: Path | str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(str(path))
 
     def _evict(self, incoming: int, keep: str, now_ns: int) -> None:
         """Make room for a file that is about to get its name, and remove dead downloads."""
@@ -126,14 +131,14 @@ class RunCache:
             with contextlib.suppress(FileNotFoundError):
                 seen = entry.stat(follow_symlinks=False)
                 if entry.name.startswith(_PARTIAL) and seen.st_mtime_ns < now_ns - _DEAD_NS:
-                    Path(entry.path).unlink(missing_ok=True)
+                    self._remove(entry.path)
                 elif entry.name.endswith(_SUFFIX) and entry.name != keep:
                     held.append((seen.st_mtime_ns, seen.st_size, entry.path))
         total = incoming + sum(size for _, size, _ in held)
         for _, size, path in sorted(held):
             if total <= self._bytes_max:
                 return
-            Path(path).unlink(missing_ok=True)
+            self._remove(path)
             total -= size
 
     def usage_bytes(self) -> int:

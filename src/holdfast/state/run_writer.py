@@ -27,7 +27,7 @@ from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX
 from holdfast.state.arrow.numpy_views import pc
 from holdfast.state.run_info import RunInfo, RunTarget, VnodeRange, object_path
 from holdfast.state.schema import HASH, TraceKind, TraceSchema
-from holdfast.storage.exclusive_close import close_own
+from holdfast.storage.base import close_own
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -32,6 +32,7 @@ class FaultyFiles(JournalFiles):
 
     def __init__(self, k: int | None = None, mode: str = "before") -> None:
         """Fail call number `k` (from 0); None only counts."""
+        super().__init__()
         self.k = k
         self.mode = mode
         self.calls: list[str] = []
@@ -46,7 +47,7 @@ class FaultyFiles(JournalFiles):
         if self.mode in ("torn", "short") and operation == "write":
             fd, views, offset = args
             half = memoryview(b"".join(views))[: max(sum(map(len, views)) // 2, 1)]
-            wrote = super()._do(operation, path, os.pwrite, fd, half, offset)
+            wrote = super()._do(operation, path, self._disk.write_at, fd, [half], offset)
             if self.mode == "short":
                 return wrote
         elif self.mode == "short":
@@ -62,6 +63,7 @@ class PowerCutFiles(JournalFiles):
 
     def __init__(self, root: Path) -> None:
         """Watch the tree below `root`; the root itself counts as durable."""
+        super().__init__()
         self.root = root
         self.content: dict[int, bytes] = {}
         self.names: dict[str, dict[str, int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import threading
@@ -16,10 +17,11 @@ from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.parquet.folding import Directory, plan_folds
 from holdfast.connectors.parquet.sink import Parquet
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, RefusedError
 from holdfast.format.owner import new_owner
 from holdfast.ids import Epoch, SeededIds
 from holdfast.storage import open_storage
+from holdfast.storage.local.disk import Disk, installed_disk
 from holdfast.testing import SimulatedCrash, crash_at
 
 POINTS = ["fold.after_directory", "fold.after_tree", "fold.after_exchange", "fold.after_swap"]
@@ -110,22 +112,29 @@ def test_readers_see_every_row_once_while_directories_are_folded(tmp_path) -> No
     assert len(directories(path)) < 20
 
 
-def test_an_output_with_a_policy_is_a_link_from_the_beginning(tmp_path, monkeypatch) -> None:
+class NoExchange(Disk):
+    """A file system that cannot swap two names."""
+
+    def exchange(self, one: str, other: str) -> None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), other)
+
+
+def test_an_output_with_a_policy_is_a_link_from_the_beginning(tmp_path) -> None:
     """Where names cannot be exchanged, a new output can still be folded; an old one is refused."""
-
-    def unsupported(one, other) -> None:
-        raise AssertionError("exchanged")
-
-    monkeypatch.setattr("holdfast.connectors.parquet.folding._exchange", unsupported)
-    path = tmp_path / "new"
-    writer = opened(path, compact_after=2)
-    for epoch in range(5):
-        publish(writer, path, epoch, [epoch])
-    assert path.is_symlink()
-    writer.compact(4, requested=False)
-    assert rows(path) == Counter(range(5)) and len(directories(path)) == 1
-    writer = opened(path)
-    assert writer.inspect(4).whole
+    path, old = tmp_path / "new", tmp_path / "old"
+    with installed_disk(NoExchange()):
+        writer, plain = opened(path, compact_after=2), opened(old)
+        for epoch in range(5):
+            publish(writer, path, epoch, [epoch])
+            publish(plain, old, epoch, [epoch])
+        assert path.is_symlink() and not old.is_symlink()
+        writer.compact(4, requested=False)
+        assert rows(path) == Counter(range(5)) and len(directories(path)) == 1
+        with pytest.raises(RefusedError) as caught:
+            plain.compact(4, requested=True)
+        assert caught.value.kind == "fold_unsupported"
+        assert rows(old) == Counter(range(5)) and len(directories(old)) == 5
+        assert opened(path).inspect(4).whole and opened(old).inspect(4).whole
 
 
 @pytest.mark.parametrize("point", POINTS)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -23,6 +22,7 @@ from holdfast.connectors.files.listing import stat_entry
 from holdfast.connectors.locations import is_hidden
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.storage import Storage
+from holdfast.storage.local.disk import current_disk
 from holdfast.storage.open import OBJECT_SCHEMES
 
 AfterRead = Literal["keep", "archive", "delete"]
@@ -82,7 +82,7 @@ class Cleaner:
         """root: the directory on local disk; None for an object store."""
         self._source, self._storage, self._root = source, storage, root
         self._after_read, self._archive = after_read, archive
-        self._told = False
+        self._told, self._disk = False, current_disk()
 
     def clean(self, files: Sequence[Seen]) -> int:
         """Treat these files; returns how many at the beginning are done."""
@@ -115,7 +115,7 @@ class Cleaner:
         if (there.size, there.modified_us) != (seen.size, seen.modified_us):
             return False  # other bytes: the next look at the directory says so
         if self._after_read == "delete":
-            os.unlink(f"{self._root}/{seen.path}")
+            self._disk.unlink(f"{self._root}/{seen.path}")
         else:
             self._move(seen.path)
         return True
@@ -123,19 +123,22 @@ class Cleaner:
     def _move(self, path: str) -> None:
         origin = f"{self._root}/{path}"
         target = f"{self._archive}/{path}"
-        os.makedirs(os.path.dirname(target), exist_ok=True)
+        self._disk.make_dirs(os.path.dirname(target))
         number = 0
         while os.path.lexists(target):  # an older file of the same name
             number += 1
             target = f"{self._archive}/{path}.{number}"
         try:
-            os.rename(origin, target)
+            self._disk.rename(origin, target)
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
             temporary = f"{target}.copying"
-            shutil.copy2(origin, temporary)
-            with open(temporary, "rb") as file:
-                os.fsync(file.fileno())
-            os.rename(temporary, target)
-            os.unlink(origin)
+            self._disk.copy(origin, temporary)
+            descriptor = self._disk.open_read(temporary)
+            try:
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
+            self._disk.rename(temporary, target)
+            self._disk.unlink(origin)

@@ -16,11 +16,8 @@ Decision: docs/adr/0114-changelogs-compacted-by-swapping-a-link.md.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import shutil
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,12 +30,13 @@ from holdfast.connectors.locations import versions_of
 from holdfast.errors import RefusedError, StorageError
 from holdfast.failpoints import failpoint
 from holdfast.format.owner import OWNER, Owner, owner_bytes
+from holdfast.storage.local.disk import Disk, current_disk
+from holdfast.storage.local.writer import DiskFile
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20
 _ROWS = 1 << 16
-_EXCHANGE = 2  # RENAME_EXCHANGE on Linux, RENAME_SWAP on macOS
-_AT_FDCWD = -100
+_NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
 @dataclass(frozen=True)
@@ -100,16 +98,17 @@ class Folder:
         self._versions = versions_of(path)
         self._fresh = path.with_name(f".{path.name}.link")
         self._grace_ms, self._clock = grace_ms, clock or SystemClock()
+        self._disk = current_disk()
 
     def begin(self) -> None:
         """Let an output that is not there yet be a link: then no directory is ever exchanged."""
         if os.path.lexists(self._path):
             return
         tree = self._versions / f"fold-{self._clock.wall_us():020d}"
-        tree.mkdir(parents=True)
-        _sync(self._versions)
-        self._path.symlink_to(f"{self._versions.name}/{tree.name}")
-        _sync(self._path.parent)
+        self._disk.make_dirs(str(tree))
+        self._disk.sync_dir(str(self._versions))
+        self._disk.symlink(f"{self._versions.name}/{tree.name}", str(self._path))
+        self._disk.sync_dir(str(self._path.parent))
 
     def directories(self, epochs: Iterable[int], owner: Owner) -> list[Directory]:
         """What lies there."""
@@ -125,23 +124,21 @@ class Folder:
         """Make the new tree and swap it in. owner: the record as it will be."""
         self.clean()
         tree = self._versions / f"fold-{self._clock.wall_us():020d}"
-        tree.mkdir(parents=True)
+        self._disk.make_dirs(str(tree))
         folded = {entry.last for group in groups for entry in group}
         try:
             self._link_rest(tree, folded)
             for group in groups:
                 target = tree / f"hf_epoch={group[-1].last}"
-                target.mkdir()
+                self._disk.make_dir(str(target))
                 files = [file for entry in group for file in self._files(entry)]
-                _rewrite(files, target, target_bytes)
-                _sync(target)
+                _rewrite(self._disk, files, target, target_bytes)
+                self._disk.sync_dir(str(target))
                 failpoint("fold.after_directory")
-            with (tree / OWNER).open("wb") as file:
+            with DiskFile(self._disk, str(tree / OWNER)) as file:
                 file.write(owner_bytes(owner))
-                file.flush()
-                os.fsync(file.fileno())
-            _sync(tree)
-            _sync(self._versions)
+            self._disk.sync_dir(str(tree))
+            self._disk.sync_dir(str(self._versions))
             failpoint("fold.after_tree")
             self._swap(tree)
         except OSError as error:
@@ -167,31 +164,42 @@ class Folder:
             if inner == Path():
                 directories[:] = [name for name in directories if name not in names]
             else:
-                (tree / inner).mkdir()
+                self._disk.make_dir(str(tree / inner))
             for name in files:
                 if inner != Path() or name != OWNER:
-                    os.link(Path(base) / name, tree / inner / name)
+                    self._disk.link_new(f"{base}/{name}", str(tree / inner / name))
             if inner != Path():
-                _sync(tree / inner)
+                self._disk.sync_dir(str(tree / inner))
 
     def _swap(self, tree: Path) -> None:
         self._settle_link()
-        self._fresh.symlink_to(f"{self._versions.name}/{tree.name}")
+        self._disk.symlink(f"{self._versions.name}/{tree.name}", str(self._fresh))
         if self._path.is_symlink():
-            self._fresh.rename(self._path)
+            self._disk.rename(str(self._fresh), str(self._path))
         else:
-            _exchange(self._fresh, self._path)
-            _sync(self._path.parent)
+            self._exchange()
+            self._disk.sync_dir(str(self._path.parent))
             failpoint("fold.after_exchange")
             self._settle_link()
-        _sync(self._path.parent)
+        self._disk.sync_dir(str(self._path.parent))
+
+    def _exchange(self) -> None:
+        """The directory and the link to its successor trade places."""
+        try:
+            self._disk.exchange(str(self._fresh), str(self._path))
+        except OSError as error:
+            self._settle_link()
+            if error.errno in _NO_EXCHANGE:
+                raise _unsupported(self._path) from error
+            raise
 
     def _settle_link(self) -> None:
         """What an exchange has left under the link's name: the old directory, or a link."""
         if self._fresh.is_symlink():
-            self._fresh.unlink()
+            self._disk.unlink(str(self._fresh))
         elif self._fresh.is_dir():
-            self._fresh.rename(self._versions / f"old-{self._clock.wall_us():020d}")
+            old = self._versions / f"old-{self._clock.wall_us():020d}"
+            self._disk.rename(str(self._fresh), str(old))
 
     def clean(self) -> None:
         """Remove trees that nobody has needed for the grace period."""
@@ -204,7 +212,7 @@ class Folder:
             stamp = tree.name.partition("-")[2]
             shown = current == f"{self._versions.name}/{tree.name}"
             if stamp.isdigit() and not shown and self._retired_us(tree) <= bound:
-                shutil.rmtree(tree, ignore_errors=True)
+                self._disk.remove_tree(str(tree))
 
     def _retired_us(self, tree: Path) -> int:
         """A tree was current until the next one was made."""
@@ -214,62 +222,44 @@ class Folder:
         return min(newer, default=int(stamp))
 
 
-def _rewrite(files: Sequence[Path], target: Path, target_bytes: int) -> None:
-    """The rows of many files in few, in order; a batch at a time."""
+def _rewrite(disk: Disk, files: Sequence[Path], target: Path, target_bytes: int) -> None:
+    """The rows of many files in few, in order; a batch at a time. Each file is made durable."""
+    file: DiskFile | None = None
     writer: Any = None
     schema: Any = None
     number = 0
+
+    def finish() -> None:
+        if writer is not None and file is not None:
+            writer.close()
+            file.sync()
+            file.close()
+
     try:
-        for file in files:
-            with pq.ParquetFile(file) as source:
+        for source_path in files:
+            with pq.ParquetFile(source_path) as source:
                 for batch in source.iter_batches(_ROWS):
-                    path = target / f"part-{number:05d}-folded.parquet"
-                    full = writer is not None and path.stat().st_size >= target_bytes
+                    full = file is not None and file.size >= target_bytes
                     if full or (schema is not None and schema != batch.schema):
-                        writer.close()
+                        finish()
                         writer, number = None, number + 1
-                        path = target / f"part-{number:05d}-folded.parquet"
                     if writer is None:
                         schema = batch.schema
-                        writer = pq.ParquetWriter(path, schema, compression="zstd")
+                        file = DiskFile(disk, f"{target}/part-{number:05d}-folded.parquet")
+                        writer = pq.ParquetWriter(file, schema, compression="zstd")
                     writer.write_batch(batch)
-    finally:
-        if writer is not None:
-            writer.close()
-    for made in target.iterdir():
-        with made.open("rb") as written:
-            os.fsync(written.fileno())
+        finish()
+    except BaseException:
+        if file is not None:
+            file.close()
+        raise
 
 
-def _exchange(one: Path, other: Path) -> None:
-    """Swap two names in one step."""
-    library = ctypes.CDLL(None, use_errno=True)
-    first, second = os.fsencode(one), os.fsencode(other)
-    if sys.platform == "darwin":
-        result = library.renamex_np(first, second, _EXCHANGE)
-    elif hasattr(library, "renameat2"):
-        result = library.renameat2(_AT_FDCWD, first, _AT_FDCWD, second, _EXCHANGE)
-    else:
-        result = -1
-        ctypes.set_errno(errno.ENOSYS)
-    if result == 0:
-        return
-    code = ctypes.get_errno()
-    one.unlink(missing_ok=True)
-    if code in (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP):
-        raise RefusedError(
-            "this file system cannot exchange a directory in one step",
-            kind="fold_unsupported",
-            path=str(other),
-            remedy="start the output in a new directory with compact_after: it is a link from the "
-            "beginning; or leave it unfolded",
-        )
-    raise OSError(code, os.strerror(code), str(other))
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _unsupported(path: Path) -> RefusedError:
+    return RefusedError(
+        "this file system cannot exchange a directory in one step",
+        kind="fold_unsupported",
+        path=str(path),
+        remedy="start the output in a new directory with compact_after: it is a link from the "
+        "beginning; or leave it unfolded",
+    )

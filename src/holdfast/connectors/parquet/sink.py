@@ -46,6 +46,7 @@ from holdfast.format.canonical import seal
 from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.storage import Storage, open_storage
+from holdfast.storage.local.disk import current_disk
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
 
 _STAGING = "_staging"
@@ -129,7 +130,7 @@ class ParquetWriter(OutputWriter):
 
     def __init__(self, name: str, sink: Parquet) -> None:
         """Open the directory."""
-        self._name = name
+        self._name, self._disk = name, current_disk()
         if sink.compact_after is not None:
             Folder(Path(local_path(sink.path))).begin()
         self._storage: Storage = open_storage(sink.path, options=sink.storage_options or None)
@@ -172,9 +173,9 @@ class ParquetWriter(OutputWriter):
             if wanted - present:
                 raise self._lost(token, min(wanted - present))
             for extra in present - wanted:  # a try that lost
-                os.unlink(f"{source}/{extra}")
+                self._disk.unlink(f"{source}/{extra}")
             self._storage.barrier(files)
-            os.rename(source, final)
+            self._disk.rename(source, final)
         except FileNotFoundError as error:
             raise self._lost(token, directory) from error
         except OSError as error:
@@ -186,14 +187,7 @@ class ParquetWriter(OutputWriter):
                 reason=str(error)[:200],
                 retryable=True,
             ) from error
-        self._sync(os.path.dirname(final))
-
-    def _sync(self, directory: str) -> None:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        self._disk.sync_dir(os.path.dirname(final))
 
     def _publish_remote(self, files: list[str], final: str, token: PendingToken) -> None:
         for file in files:
@@ -232,7 +226,7 @@ class ParquetWriter(OutputWriter):
         if local is not None and local.is_dir():
             for child in local.iterdir():
                 if child.name not in wanted and child.is_dir() and not any(child.iterdir()):
-                    child.rmdir()
+                    self._disk.remove_dir(str(child))
 
     # The output as a whole
 
@@ -308,7 +302,7 @@ class ParquetWriter(OutputWriter):
             self._storage.delete_many([entry.path for entry in self._storage.list(name)])
             local = self._storage.local_path(name)
             if local is not None and local.is_dir():
-                local.rmdir()
+                self._disk.remove_dir(str(local))
             self._published().discard(epoch)
             failpoint("output.after_first_delete")
         if self._owner is not None:

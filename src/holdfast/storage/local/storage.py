@@ -33,7 +33,7 @@ from holdfast.errors import (
 from holdfast.format import paths
 from holdfast.ids import IdSource, RandomIds
 from holdfast.storage.base import Entry
-from holdfast.storage.local.disk import Disk, filesystem_sync_reports_errors
+from holdfast.storage.local.disk import Disk, current_disk, filesystem_sync_reports_errors
 from holdfast.storage.local.errors import (
     check_regular,
     missing_root,
@@ -72,7 +72,7 @@ class LocalStorage:
         ids: IdSource | None = None,
     ) -> None:
         """Open a directory; with `create`, make it if it is not there."""
-        self._disk = disk or Disk()
+        self._disk = disk or current_disk()
         self._ids = ids or RandomIds()
         self._descriptor: int | None = None
         self._root = root_text(root)
@@ -386,8 +386,7 @@ class LocalStorage:
         target = self._locate(path)
         try:
             self._make_dirs(os.path.dirname(target), durable=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(target, flags, 0o644)
+            descriptor = self._disk.open_lock(target)
         except OSError as error:
             raise translate(error, path, took_effect=False) from error
         try:

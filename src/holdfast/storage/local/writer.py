@@ -1,4 +1,4 @@
-"""What local disk hands out: a file being written, and a lock that is held."""
+"""What local disk hands out: files being written, and a lock that is held."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.errors import HoldfastError, StorageError
 from holdfast.storage.local.errors import translate
 
 if TYPE_CHECKING:
+    from holdfast.storage.local.disk import Disk
     from holdfast.storage.local.storage import LocalStorage
 
 
@@ -111,6 +112,64 @@ class LocalWriter(io.RawIOBase):
         """A writer that was forgotten leaves nothing behind."""
         if getattr(self, "_descriptor", None) is not None:
             self.abort()
+
+
+class DiskFile(io.RawIOBase):
+    """A new file at a path, for those who write whole files: Parquet's writers.
+
+    Leaving the context makes the content durable and closes it; a failure only closes it.
+    """
+
+    _BUFFER_BYTES = 1 << 20
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Create it; it must not exist."""
+        super().__init__()
+        self._disk, self._buffer, self.size = disk, bytearray(), 0
+        self._descriptor: int | None = disk.open_new(path)
+
+    def writable(self) -> bool:
+        """A writer writes."""
+        return True
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
+        """Append bytes."""
+        view = memoryview(data).cast("B")
+        self.size += len(view)
+        self._buffer += view
+        if len(self._buffer) >= self._BUFFER_BYTES:
+            self._drain()
+        return len(view)
+
+    def _drain(self) -> None:
+        if self._buffer and self._descriptor is not None:
+            self._disk.write(self._descriptor, self._buffer)
+            self._buffer = bytearray()
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        self._drain()
+        if self._descriptor is not None:
+            self._disk.sync(self._descriptor)
+
+    def close(self) -> None:
+        """Close it, with what was not written yet given up."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            self._disk.close(descriptor)
+        super().close()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self.sync()
+        finally:
+            self.close()
 
 
 class LocalLease:
