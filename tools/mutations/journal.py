@@ -135,8 +135,8 @@ MUTATIONS = [
     _m(
         TRUST + "test_every_setting_of_the_journal_has_an_effect",
         "journal/writer.py",
-        "                    self.settings.compact_bytes, target_bytes",
-        "                    16 << 20, target_bytes",
+        "                    self.settings.compact_bytes,\n",
+        "                    16 << 20,\n",
     ),
     _m(
         SETTINGS + "test_log_bytes_min_postpones_checkpoints_of_a_pipeline",

@@ -166,9 +166,11 @@ class Draft:
         self._check_part(name, "operator", "table")
         if trace == "small":
             raise InvalidInputError(
-                "small state is given with its bytes", kind="invalid_state", operator=name,
+                "small state is given with its bytes",
+                kind="invalid_state",
+                operator=name,
                 remedy="use put_small",
-            )  # fmt: skip
+            )
         entry = OperatorEntry(
             name=name,
             trace=trace,
@@ -208,15 +210,20 @@ class Draft:
         name = entry.operator or ""
         if name not in self._operators:
             raise InvalidInputError(
-                "run belongs to an operator that was not set", kind="invalid_state",
-                operator=name, path=entry.path, remedy="call set_operator first",
-            )  # fmt: skip
+                "run belongs to an operator that was not set",
+                kind="invalid_state",
+                operator=name,
+                path=entry.path,
+                remedy="call set_operator first",
+            )
         if not self._settings.incremental and not entry.path.startswith(self._prefix()):
             raise InvalidInputError(
                 "incremental checkpoints are turned off: files of others cannot be inherited",
-                kind="not_incremental", operator=name, path=entry.path,
+                kind="not_incremental",
+                operator=name,
+                path=entry.path,
                 remedy="write a full snapshot, or set incremental=True",
-            )  # fmt: skip
+            )
         self._files.setdefault(name, []).append(entry)
 
     def inherit(self, entry: FileEntry) -> None:
@@ -245,9 +252,12 @@ class Draft:
         _typed(entry, SinkEntry, "sink", name)
         if len(token.encode()) > TOKEN_BYTES_MAX:
             raise InvalidInputError(
-                "sink token is too large", kind="token_too_large", sink=name,
-                limit=TOKEN_BYTES_MAX, remedy="put the list into a file, its path into the token",
-            )  # fmt: skip
+                "sink token is too large",
+                kind="token_too_large",
+                sink=name,
+                limit=TOKEN_BYTES_MAX,
+                remedy="put the list into a file, its path into the token",
+            )
         self._sinks[name] = entry
 
     def set_watermark(self, watermark_us: int | None) -> None:
@@ -273,9 +283,11 @@ class Draft:
         total = sum(len(k) + len(v) for k, v in properties.items())
         if total > _PROPERTY_BYTES_MAX:
             raise InvalidInputError(
-                "properties are too large", kind="properties_too_large", size=total,
+                "properties are too large",
+                kind="properties_too_large",
+                size=total,
                 limit=_PROPERTY_BYTES_MAX,
-            )  # fmt: skip
+            )
         self._properties = dict(properties)
 
     # Files
@@ -289,8 +301,10 @@ class Draft:
         if not path.startswith(self._prefix()) or not paths.is_artifact_path(path):
             raise InvalidInputError(
                 "path belongs to another checkpoint or is none that a manifest may name",
-                kind="invalid_path", path=repr(path)[:200], remedy="take it from run_path",
-            )  # fmt: skip
+                kind="invalid_path",
+                path=repr(path)[:200],
+                remedy="take it from run_path",
+            )
         return ArtifactWriter(self._storage, self._directory.at(path))
 
     def write_run(
@@ -299,9 +313,11 @@ class Draft:
         """Write one run from bytes and return its entry; `add_file` or `set_operator` takes it."""
         if not snapshot and self.parent is None:
             raise InvalidInputError(
-                "a delta needs a checkpoint to build on", kind="delta_without_base",
-                operator=operator, remedy="the first run of an operator is a snapshot",
-            )  # fmt: skip
+                "a delta needs a checkpoint to build on",
+                kind="delta_without_base",
+                operator=operator,
+                remedy="the first run of an operator is a snapshot",
+            )
         path = self.run_path(operator, partition, snapshot=snapshot)
         with self.create(path) as writer:
             writer.write(data)
@@ -389,9 +405,12 @@ class Draft:
         with ArtifactWriter(self._storage, self._directory.at(path)) as writer:
             writer.write(data)
         entry = SegmentEntry(
-            path=path, size=writer.size, sha256=writer.sha256, files=len(entries),
+            path=path,
+            size=writer.size,
+            sha256=writer.sha256,
+            files=len(entries),
             bytes=sum(file.size for file in entries),
-        )  # fmt: skip
+        )
         return KeptSegment(entry, segment)
 
     def _pack(self) -> list[OperatorEntry]:
@@ -473,7 +492,9 @@ def _typed(value: T, kind: Any, what: str, name: str) -> T:
 
 def _wrong_type(what: str, name: str, reason: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{what} has a value that cannot be stored", kind="wrong_type", name=name[:200],
+        f"{what} has a value that cannot be stored",
+        kind="wrong_type",
+        name=name[:200],
         reason=reason.encode("utf-8", "backslashreplace").decode()[:300],
         remedy="give the types that the signature names",
-    )  # fmt: skip
+    )

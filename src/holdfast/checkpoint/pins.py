@@ -133,9 +133,11 @@ def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = Fa
         data = storage.get(path, bytes_max=SMALL_BYTES_MAX)
     except NotFoundError:
         raise NotFoundError(
-            "no savepoint of that label", kind="no_pin", label=label,
+            "no savepoint of that label",
+            kind="no_pin",
+            label=label,
             remedy="run `holdfast ls` to see the labels",
-        ) from None  # fmt: skip
+        ) from None
     fork = None
     if label.startswith(FORK_PREFIX) and not force:
         fork = _check_fork_is_done(reader, storage, data, label)

@@ -216,9 +216,11 @@ class StoreReader:
             if summary.checkpoint in self.retired([summary.checkpoint]):
                 raise retired_error(summary.checkpoint) from None
             raise CorruptionError(
-                "manifest is missing", kind="missing", path=self.directory.at(path),
+                "manifest is missing",
+                kind="missing",
+                path=self.directory.at(path),
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
-            ) from None  # fmt: skip
+            ) from None
         actual = sha256_hex(data)
         if actual != summary.manifest_sha256:
             raise CorruptionError(
@@ -264,9 +266,12 @@ class StoreReader:
             data, path = self._packed(manifest, small), small.path
         if sha256_hex(data) != small.sha256:
             raise CorruptionError(
-                "operator state differs from its digest", kind="digest_differs",
-                path=self.directory.at(path), expected=small.sha256, actual=sha256_hex(data),
-            )  # fmt: skip
+                "operator state differs from its digest",
+                kind="digest_differs",
+                path=self.directory.at(path),
+                expected=small.sha256,
+                actual=sha256_hex(data),
+            )
         return data
 
     def _packed(self, manifest: Manifest, small: PackedState) -> bytes:
@@ -278,9 +283,12 @@ class StoreReader:
             if manifest.checkpoint in self.retired([manifest.checkpoint]):
                 raise retired_error(manifest.checkpoint) from None
             raise CorruptionError(
-                "operator state is missing or cut off", kind="truncated", path=path,
-                expected=small.length, reason=error.kind,
-            ) from error  # fmt: skip
+                "operator state is missing or cut off",
+                kind="truncated",
+                path=path,
+                expected=small.length,
+                reason=error.kind,
+            ) from error
 
     def pins(self) -> Sequence[Pin]:
         """Savepoints, by label. A pin that cannot be read is an error: it protects something."""
@@ -358,9 +366,12 @@ class StoreReader:
             raise self._unknown(ref)
         if len(found) > 1:
             raise InvalidInputError(
-                "more than one checkpoint begins like this", kind="ambiguous", ref=ref,
-                matches=len(found), remedy="give more digits",
-            )  # fmt: skip
+                "more than one checkpoint begins like this",
+                kind="ambiguous",
+                ref=ref,
+                matches=len(found),
+                remedy="give more digits",
+            )
         return found[0]
 
     def _unknown(self, ref: str) -> NotFoundError:

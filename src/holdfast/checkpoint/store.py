@@ -157,14 +157,18 @@ class Store:
         """Make a draft the newest checkpoint: atomically, or not at all."""
         if draft.checkpoint not in self._drafts or draft.finished:
             raise InvalidInputError(
-                "the draft is finished or belongs to another store", kind="draft_finished",
-                checkpoint=draft.checkpoint, remedy="begin a new one with Store.draft",
-            )  # fmt: skip
+                "the draft is finished or belongs to another store",
+                kind="draft_finished",
+                checkpoint=draft.checkpoint,
+                remedy="begin a new one with Store.draft",
+            )
         if draft.parent != (self._current.checkpoint if self._current else None):
             raise InvalidInputError(
-                "another checkpoint was committed since the draft began", kind="draft_outdated",
-                checkpoint=draft.checkpoint, remedy="begin a new one with Store.draft",
-            )  # fmt: skip
+                "another checkpoint was committed since the draft began",
+                kind="draft_outdated",
+                checkpoint=draft.checkpoint,
+                remedy="begin a new one with Store.draft",
+            )
         self._catalog.check_alive()
         self._collector.compact_if_due()  # before, so that it can never fail what was committed
         done = commit_draft(

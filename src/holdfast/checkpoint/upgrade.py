@@ -134,9 +134,11 @@ def _formats(directory: PipelineDirectory, wanted: list[str], bytes_max: int) ->
             found[msgspec.json.decode(content, type=_FormatPeek).format] += 1
         except msgspec.MsgspecError as error:
             raise CorruptionError(
-                "a document cannot be decoded", kind="undecodable", path=directory.at(path),
+                "a document cannot be decoded",
+                kind="undecodable",
+                path=directory.at(path),
                 remedy="run `holdfast verify` to see what is damaged",
-            ) from error  # fmt: skip
+            ) from error
     return found
 
 

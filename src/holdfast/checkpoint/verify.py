@@ -179,10 +179,12 @@ def _forgive_retired(reader: StoreReader, report: VerifyReport) -> None:
     for checkpoint in gone:
         report.by_checkpoint[checkpoint] = [
             _finding(
-                RETIRED, "the checkpoint was retired while it was checked",
-                reader.directory.at(paths.manifest(checkpoint)), severity="info",
+                RETIRED,
+                "the checkpoint was retired while it was checked",
+                reader.directory.at(paths.manifest(checkpoint)),
+                severity="info",
             )
-        ]  # fmt: skip
+        ]
 
 
 def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) -> list[Finding]:
@@ -290,9 +292,12 @@ def _hash(storage: StorageReader, path: str, size: int) -> str:
         except OSError as error:
             kind = _BROKEN if error.errno == errno.EIO else "os_error"
             raise StorageError(
-                error.strerror or "the file cannot be read", kind=kind, path=path,
-                remedy="look at the system log and at the permissions", took_effect=False,
-            ) from error  # fmt: skip
+                error.strerror or "the file cannot be read",
+                kind=kind,
+                path=path,
+                remedy="look at the system log and at the permissions",
+                took_effect=False,
+            ) from error
     digest = hashlib.sha256()
     for start in range(0, size, _CHUNK_BYTES):
         digest.update(storage.get_range(path, start, min(_CHUNK_BYTES, size - start)))
@@ -365,10 +370,12 @@ def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport
         elif meaning.kind == "manifest" and meaning.checkpoint not in live:
             report.findings.append(
                 _finding(
-                    "leftover", "manifest that was never committed or is being removed",
-                    reader.directory.at(entry.path), severity="info",
+                    "leftover",
+                    "manifest that was never committed or is being removed",
+                    reader.directory.at(entry.path),
+                    severity="info",
                 )
-            )  # fmt: skip
+            )
     _check_below(reader, state, below, report)
 
 

@@ -76,8 +76,15 @@ class Summary(
     counts: Counts = "unknown"
 
 
-class OpenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="open",
-               tag_field="type", omit_defaults=True):  # fmt: skip
+class OpenBody(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="open",
+    tag_field="type",
+    omit_defaults=True,
+):
     """A writer took over, resuming from a checkpoint (None: from nothing).
 
     abandoned: left behind by a fallback or a rollback. revived: the resumed one and its ancestors,
@@ -90,23 +97,44 @@ class OpenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: str = ""
 
 
-class CommitBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
-                 tag="commit", tag_field="type", omit_defaults=True):  # fmt: skip
+class CommitBody(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="commit",
+    tag_field="type",
+    omit_defaults=True,
+):
     """A checkpoint became durable: the only commit point."""
 
     summary: Summary
 
 
-class DropBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="drop",
-               tag_field="type", omit_defaults=True):  # fmt: skip
+class DropBody(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="drop",
+    tag_field="type",
+    omit_defaults=True,
+):
     """Checkpoints left the catalog; their files may go."""
 
     checkpoints: list[CheckpointId]
     reason: str = ""
 
 
-class BaseBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="base",
-               tag_field="type", omit_defaults=True):  # fmt: skip
+class BaseBody(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    tag="base",
+    tag_field="type",
+    omit_defaults=True,
+):
     """All live checkpoints at once: records before this one are no longer needed.
 
     synced: written by a copy from another store, not by a writer of this one. `previous` of the

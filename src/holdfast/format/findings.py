@@ -29,10 +29,12 @@ class Finding(
         facts = [
             f"{name}={value}"
             for name, value in (
-                ("path", self.path), ("expected", self.expected), ("actual", self.actual),
+                ("path", self.path),
+                ("expected", self.expected),
+                ("actual", self.actual),
             )
             if value
-        ]  # fmt: skip
+        ]
         return f"{self.severity}: {self.message}" + (f" ({' '.join(facts)})" if facts else "")
 
 

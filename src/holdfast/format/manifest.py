@@ -193,9 +193,10 @@ class Manifest(Document, frozen=True, kw_only=True, dict=True):
         whole: list[FileEntry] | None = self.__dict__.get("files_whole")
         if whole is None:
             raise InternalError(
-                "segments of a manifest were not read", path=self.segments[0].path,
+                "segments of a manifest were not read",
+                path=self.segments[0].path,
                 checkpoint=self.checkpoint,
-            )  # fmt: skip
+            )
         return whole
 
     def beyond_v1(self) -> str | None:
@@ -234,10 +235,12 @@ def with_segments(manifest: Manifest, segments: Sequence_[Segment]) -> Manifest:
     for entry, segment in zip(manifest.segments, segments, strict=True):
         if (entry.files, entry.bytes) != (len(segment.files), sum(f.size for f in segment.files)):
             raise CorruptionError(
-                "segment lists other files than the manifest says", kind="segment_differs",
-                path=entry.path, expected=f"{entry.files} files, {entry.bytes} bytes",
+                "segment lists other files than the manifest says",
+                kind="segment_differs",
+                path=entry.path,
+                expected=f"{entry.files} files, {entry.bytes} bytes",
                 actual=f"{len(segment.files)} files, {sum(f.size for f in segment.files)} bytes",
-            )  # fmt: skip
+            )
         whole += segment.files
     manifest.__dict__["files_whole"] = whole + manifest.listed
     return manifest

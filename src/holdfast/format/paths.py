@@ -43,9 +43,20 @@ _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{1
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
 Kind = Literal[
-    "header", "latest", "lock", "record", "manifest", "segment", "run", "blob", "pack", "offsets",
-    "outcome", "pin", "temporary",
-]  # fmt: skip
+    "header",
+    "latest",
+    "lock",
+    "record",
+    "manifest",
+    "segment",
+    "run",
+    "blob",
+    "pack",
+    "offsets",
+    "outcome",
+    "pin",
+    "temporary",
+]
 
 ARTIFACTS: tuple[Kind, ...] = ("run", "blob", "pack", "offsets", "segment")
 

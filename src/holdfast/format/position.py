@@ -39,9 +39,13 @@ Point = int | str | tuple[int, ...] | Intervals
 
 
 class _Position(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True,
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    omit_defaults=True,
     tag_field="connector",
-):  # fmt: skip
+):
     def points(self) -> Mapping[str, Point]:
         """The place in every partition, comparable within the partition."""
         raise NotImplementedError

@@ -63,14 +63,20 @@ def _identity(manifest: Manifest) -> Iterator[Finding]:
     expected = fingerprint(manifest.topology)
     if manifest.fingerprint != expected:
         yield _find(
-            "error", "fingerprint_differs", "fingerprint does not belong to the topology",
-            expected=expected, actual=manifest.fingerprint,
-        )  # fmt: skip
+            "error",
+            "fingerprint_differs",
+            "fingerprint does not belong to the topology",
+            expected=expected,
+            actual=manifest.fingerprint,
+        )
     if not valid_vnodes(manifest.topology.vnodes):
         yield _find(
-            "error", "vnodes_differ", "number of vnodes is no power of two that a store may have",
-            expected=f"{VNODE_COUNT} to {VNODES_MAX}", actual=manifest.topology.vnodes,
-        )  # fmt: skip
+            "error",
+            "vnodes_differ",
+            "number of vnodes is no power of two that a store may have",
+            expected=f"{VNODE_COUNT} to {VNODES_MAX}",
+            actual=manifest.topology.vnodes,
+        )
 
 
 def _topology(manifest: Manifest) -> Iterator[Finding]:
@@ -90,15 +96,21 @@ def _topology(manifest: Manifest) -> Iterator[Finding]:
     for sink in manifest.sinks:
         if sink.epoch != manifest.epoch:
             yield _find(
-                "error", "sink_epoch_differs", f"sink {sink.name} staged another epoch",
-                expected=manifest.epoch, actual=sink.epoch,
-            )  # fmt: skip
+                "error",
+                "sink_epoch_differs",
+                f"sink {sink.name} staged another epoch",
+                expected=manifest.epoch,
+                actual=sink.epoch,
+            )
     for source in manifest.sources:
         if source.epoch > manifest.epoch:
             yield _find(
-                "error", "source_epoch_ahead", f"source {source.name} is ahead of the checkpoint",
-                expected=manifest.epoch, actual=source.epoch,
-            )  # fmt: skip
+                "error",
+                "source_epoch_ahead",
+                f"source {source.name} is ahead of the checkpoint",
+                expected=manifest.epoch,
+                actual=source.epoch,
+            )
 
 
 def _match(
@@ -130,9 +142,11 @@ def _files(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
         position = source.position
         if isinstance(position, FilesPosition) and position.log not in {None, *listed}:
             yield _find(
-                "error", "log_not_listed", f"log of source {source.name} is not in the inventory",
+                "error",
+                "log_not_listed",
+                f"log of source {source.name} is not in the inventory",
                 path=position.log,
-            )  # fmt: skip
+            )
 
 
 def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) -> Iterator[Finding]:
@@ -144,9 +158,13 @@ def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) ->
     suffix = {"snapshot": ".snap", "delta": ".delta"}.get(entry.kind, "")
     if meaning.kind != wanted or not entry.path.endswith(suffix):
         yield _find(
-            "error", "kind_differs", "kind of file and path disagree", path=entry.path,
-            expected=meaning.kind, actual=entry.kind,
-        )  # fmt: skip
+            "error",
+            "kind_differs",
+            "kind of file and path disagree",
+            path=entry.path,
+            expected=meaning.kind,
+            actual=entry.kind,
+        )
     if entry.pipeline is not None and not paths.valid_name(entry.pipeline):
         yield _find(
             "error", "bad_name", "pipeline of a shared file is not allowed", path=entry.path
@@ -171,18 +189,25 @@ def _file(manifest: Manifest, entry: FileEntry, own: str, stateful: set[str]) ->
 def _run(entry: FileEntry, name: str | None, stateful: set[str]) -> Iterator[Finding]:
     if entry.operator != name:
         yield _find(
-            "error", "operator_differs", "path and entry name different operators",
-            path=entry.path, expected=name, actual=entry.operator,
-        )  # fmt: skip
+            "error",
+            "operator_differs",
+            "path and entry name different operators",
+            path=entry.path,
+            expected=name,
+            actual=entry.operator,
+        )
     if entry.operator not in stateful:
         yield _find("error", "orphan_file", "file belongs to no operator", path=entry.path)
     if entry.partition is None:
         yield _find("error", "no_partition", "file does not say its partition", path=entry.path)
     elif f"-{entry.partition:05d}-" not in entry.path.rpartition("/")[2]:
         yield _find(
-            "error", "partition_differs", "path and entry name different partitions",
-            path=entry.path, actual=entry.partition,
-        )  # fmt: skip
+            "error",
+            "partition_differs",
+            "path and entry name different partitions",
+            path=entry.path,
+            actual=entry.partition,
+        )
 
 
 def _hash_range(entry: FileEntry) -> Iterator[Finding]:
@@ -210,9 +235,11 @@ def _segments(manifest: Manifest) -> Iterator[Finding]:
     for entry in manifest.files if manifest.segments else manifest.listed:
         if entry.kind == "segment" and entry.path not in named:
             yield _find(
-                "error", "bad_segment", "a segment is listed as a file, not as a segment",
+                "error",
+                "bad_segment",
+                "a segment is listed as a file, not as a segment",
                 path=entry.path,
-            )  # fmt: skip
+            )
 
 
 _RANK: dict[Counts, int] = {"live": 0, "bound": 1, "unknown": 2}
@@ -230,17 +257,23 @@ def _counts(manifest: Manifest) -> Iterator[Finding]:
         return
     if manifest.counts != counts_of(manifest.operators):
         yield _find(
-            "error", "counts_differ", "operators say otherwise what their counts are",
-            expected=counts_of(manifest.operators), actual=manifest.counts,
-        )  # fmt: skip
+            "error",
+            "counts_differ",
+            "operators say otherwise what their counts are",
+            expected=counts_of(manifest.operators),
+            actual=manifest.counts,
+        )
     for what in ("rows", "keys"):
         actual = sum(getattr(entry, what) for entry in manifest.operators)
         stated = getattr(manifest, what)
         if stated != actual:
             yield _find(
-                "error", "total_differs", f"{what} is not the sum over operators",
-                expected=actual, actual=stated,
-            )  # fmt: skip
+                "error",
+                "total_differs",
+                f"{what} is not the sum over operators",
+                expected=actual,
+                actual=stated,
+            )
 
 
 def _small_state(manifest: Manifest) -> Iterator[Finding]:
@@ -251,9 +284,12 @@ def _small_state(manifest: Manifest) -> Iterator[Finding]:
         small = operator.small
         if isinstance(small, InlineState) and sha256_hex(small.data) != small.sha256:
             yield _find(
-                "error", "digest_differs", f"inline state of {operator.name} has other content",
-                expected=small.sha256, actual=sha256_hex(small.data),
-            )  # fmt: skip
+                "error",
+                "digest_differs",
+                f"inline state of {operator.name} has other content",
+                expected=small.sha256,
+                actual=sha256_hex(small.data),
+            )
         if isinstance(small, PackedState):
             yield from _packed(operator, small, packs)
             ranges.setdefault(small.path, []).append((small.offset, small.length, operator.name))
@@ -276,14 +312,20 @@ def _packed(
     pack = packs.get(small.path)
     if pack is None:
         yield _find(
-            "error", "pack_not_listed", f"pack of {operator.name} is not in the inventory",
+            "error",
+            "pack_not_listed",
+            f"pack of {operator.name} is not in the inventory",
             path=small.path,
-        )  # fmt: skip
+        )
     elif small.offset < 0 or small.length < 0 or small.offset + small.length > pack.size:
         yield _find(
-            "error", "range_outside", f"state of {operator.name} runs past its pack",
-            path=small.path, expected=f"at most {pack.size}", actual=small.offset + small.length,
-        )  # fmt: skip
+            "error",
+            "range_outside",
+            f"state of {operator.name} runs past its pack",
+            path=small.path,
+            expected=f"at most {pack.size}",
+            actual=small.offset + small.length,
+        )
 
 
 def _watermarks(manifest: Manifest) -> Iterator[Finding]:
@@ -294,9 +336,12 @@ def _watermarks(manifest: Manifest) -> Iterator[Finding]:
     slowest = min(busy, key=lambda source: source.watermark_us or 0)
     if slowest.watermark_us is not None and manifest.watermark_us > slowest.watermark_us:
         yield _find(
-            "warning", "watermark_ahead", f"watermark is ahead of source {slowest.name}",
-            expected=f"at most {slowest.watermark_us}", actual=manifest.watermark_us,
-        )  # fmt: skip
+            "warning",
+            "watermark_ahead",
+            f"watermark is ahead of source {slowest.name}",
+            expected=f"at most {slowest.watermark_us}",
+            actual=manifest.watermark_us,
+        )
 
 
 def _totals(manifest: Manifest) -> Iterator[Finding]:
@@ -309,6 +354,9 @@ def _totals(manifest: Manifest) -> Iterator[Finding]:
     ):
         if stated != actual:
             yield _find(
-                "error", "total_differs", f"{what} does not match the inventory",
-                expected=actual, actual=stated,
-            )  # fmt: skip
+                "error",
+                "total_differs",
+                f"{what} does not match the inventory",
+                expected=actual,
+                actual=stated,
+            )

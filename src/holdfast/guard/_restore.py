@@ -135,9 +135,11 @@ def clone(
     check_restore(checkpoint_location, store, target)
     if target == normal(checkpoint_location):
         raise InvalidInputError(
-            "a clone needs a location of its own", kind="same_location", location=target,
+            "a clone needs a location of its own",
+            kind="same_location",
+            location=target,
             remedy="use `guard restore` to bring back the original",
-        )  # fmt: skip
+        )
     savepoints = Savepoints.open(store, location=checkpoint_location, name=name, options=options)
     manifest = savepoints.find(to)
     index = savepoints.index(manifest)
@@ -232,9 +234,7 @@ class _Content:
 
 def hadoop_checksums(data: bytes) -> bytes:
     """The sidecar that Hadoop's local file system would write for these bytes."""
-    sums = [
-        zlib.crc32(data[at : at + _HADOOP_STEP]) for at in range(0, len(data), _HADOOP_STEP)
-    ]  # fmt: skip
+    sums = [zlib.crc32(data[at : at + _HADOOP_STEP]) for at in range(0, len(data), _HADOOP_STEP)]
     return b"crc\x00" + struct.pack(f">i{len(sums)}I", _HADOOP_STEP, *sums)
 
 
@@ -273,9 +273,10 @@ def _write(content: _Content, place: str, done: Restored, options: dict[str, Any
             closure = compute(live, live.list(), content.index.batch)
         except MovedError as error:
             raise InternalError(
-                "the restored checkpoint is not complete", location=place,
+                "the restored checkpoint is not complete",
+                location=place,
                 path=error.facts.get("path"),
-            ) from error  # fmt: skip
+            ) from error
         if set(closure.files) != wanted:
             odd = sorted(wanted.symmetric_difference(closure.files))
             raise InternalError("the restored checkpoint is not exact", path=odd[0])
@@ -361,9 +362,11 @@ class _SinkPlan:
         target = normal(sink)
         if "://" in target:
             raise RefusedError(
-                "the sink's log lies in an object store, which cannot rename", kind="no_rename",
-                location=target, remedy="copy the log by hand",
-            )  # fmt: skip
+                "the sink's log lies in an object store, which cannot rename",
+                kind="no_rename",
+                location=target,
+                remedy="copy the log by hand",
+            )
         saved = [
             (file.path, savepoints.read(index, file))
             for file in index.files

@@ -296,10 +296,14 @@ class _Saving:
         data = self._store.storage.get_range(path, file.offset, file.size)
         if sha256_hex(data) != file.sha256:
             raise CorruptionError(
-                "file of the savepoint before has other content", kind="digest_differs",
-                path=path, file=file.path, expected=file.sha256, actual=sha256_hex(data),
+                "file of the savepoint before has other content",
+                kind="digest_differs",
+                path=path,
+                file=file.path,
+                expected=file.sha256,
+                actual=sha256_hex(data),
                 remedy="run `holdfast guard verify`; save under another name to begin anew",
-            )  # fmt: skip
+            )
         return data
 
     def _write_large(self, draft: Draft, name: str, number: int) -> None:
@@ -340,27 +344,36 @@ class _Saving:
 
     def _add(self, path: str, writer: ArtifactWriter, number: int) -> None:
         self._entries[path] = FileEntry(
-            path=path, size=writer.size, sha256=writer.sha256, kind="blob", operator=FILES,
+            path=path,
+            size=writer.size,
+            sha256=writer.sha256,
+            kind="blob",
+            operator=FILES,
             partition=number,
-        )  # fmt: skip
+        )
 
     # Describing
 
     def _index(self) -> Index:
         captured, closure = self._captured, self._captured.closure
         known = {path: file.sha256 for path, file in captured.known.items()}
-        placed = {path: self._placed[known.get(path) or self._digests[path]]
-                  for path in captured.entries}  # fmt: skip
+        placed = {
+            path: self._placed[known.get(path) or self._digests[path]] for path in captured.entries
+        }
         blobs = sorted({path for path, _ in placed.values()})
         numbers = {path: number for number, path in enumerate(blobs)}
         self._entries = {path: self._entries[path] for path in blobs}
         files = [
             StoredFile(
-                path, entry.size, known.get(path) or self._digests[path],
-                numbers[placed[path][0]], placed[path][1], entry.modified_us or 0,
+                path,
+                entry.size,
+                known.get(path) or self._digests[path],
+                numbers[placed[path][0]],
+                placed[path][1],
+                entry.modified_us or 0,
             )
             for path, entry in sorted(captured.entries.items())
-        ]  # fmt: skip
+        ]
         conf = closure.offsets.metadata.conf
         return Index(
             format=INDEX_FORMAT,

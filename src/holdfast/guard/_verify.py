@@ -76,9 +76,7 @@ class GuardReport:
         self, kind: str, message: str, path: str = "", severity: Severity = "error"
     ) -> None:
         """One more finding."""
-        self.findings.append(
-            Finding(severity=severity, kind=kind, message=message, path=path)
-        )  # fmt: skip
+        self.findings.append(Finding(severity=severity, kind=kind, message=message, path=path))
 
     def check(self) -> None:
         """Raise when something forbids a start."""
@@ -287,11 +285,14 @@ class _Check:
         if actual != expected:
             self._report.findings.append(
                 Finding(
-                    severity="error", kind="differs_from_savepoint", path=path,
-                    message="file differs from the last savepoint", expected=expected,
+                    severity="error",
+                    kind="differs_from_savepoint",
+                    path=path,
+                    message="file differs from the last savepoint",
+                    expected=expected,
                     actual=actual,
                 )
-            )  # fmt: skip
+            )
 
     def _steps(self) -> None:
         """All sidecars cover pieces of one size: a damaged size can fit a short file by chance."""
@@ -309,8 +310,11 @@ class _Check:
             if self._index is not None and query != self._index.query:
                 raise CorruptionError(
                     "the checkpoint belongs to another query than its savepoints",
-                    kind="query_differs", path=path, expected=self._index.query, actual=query,
-                )  # fmt: skip
+                    kind="query_differs",
+                    path=path,
+                    expected=self._index.query,
+                    actual=query,
+                )
         elif meaning.kind == "offset":
             self._offsets[batch] = parse_offsets(data, path)
         elif meaning.kind == "commit":
@@ -334,18 +338,22 @@ class _Check:
         if commits and (not offsets or commits[-1] > offsets[-1]):
             report.finding("commit_ahead", "a commit has no offsets", f"commits/{commits[-1]}")
         if offsets and offsets[-1] > (commits[-1] if commits else offsets[0] - 1) + 1:
-            report.finding("offsets_ahead", "more than one batch is not committed",
-                       f"offsets/{offsets[-1]}")  # fmt: skip
+            report.finding(
+                "offsets_ahead", "more than one batch is not committed", f"offsets/{offsets[-1]}"
+            )
         for batch, entry in sorted(self._offsets.items()):
             promised = self._promised.get(batch - 1)
             if promised is not None and entry.metadata.batchWatermarkMs != promised:
                 report.findings.append(
                     Finding(
-                        severity="error", kind="watermark_differs", path=f"offsets/{batch}",
+                        severity="error",
+                        kind="watermark_differs",
+                        path=f"offsets/{batch}",
                         message="watermark is not the one that the batch before has promised",
-                        expected=str(promised), actual=str(entry.metadata.batchWatermarkMs),
+                        expected=str(promised),
+                        actual=str(entry.metadata.batchWatermarkMs),
                     )
-                )  # fmt: skip
+                )
         self._source_logs()
 
     def _source_logs(self) -> None:
@@ -363,9 +371,11 @@ class _Check:
                 self._attempt(functools.partial(self._source_log, path))
                 if (meaning.batch or 0) > last + 1:
                     self._report.finding(
-                        "source_ahead", "the source's log is ahead of the offsets: batches would "
-                        "be merged", path, "warning",
-                    )  # fmt: skip
+                        "source_ahead",
+                        "the source's log is ahead of the offsets: batches would be merged",
+                        path,
+                        "warning",
+                    )
 
     def _source_log(self, path: str) -> None:
         parse_source_log(self._live.read(path), path)

@@ -146,7 +146,7 @@ def pin(
     found = savepoints.find(ref).checkpoint
     return core_pin(
         savepoints.reader, storage, clock or SystemClock(), label=label, ref=found, note=note
-    )  # fmt: skip
+    )
 
 
 def unpin(
@@ -177,17 +177,22 @@ def gc(
     found = savepoints.latest()
     if found is None:
         raise NotFoundError(
-            "the query was never saved in this store", kind="no_savepoint",
+            "the query was never saved in this store",
+            kind="no_savepoint",
             remedy="run `holdfast guard save` first",
-        )  # fmt: skip
+        )
     settings = msgspec.structs.replace(DEFAULTS, retain=keep)
     clock = clock or SystemClock()
     if dry_run:
         return _would_collect(savepoints.reader, settings, clock)
     with open_store(
-        store, savepoints.reader.directory.pipeline, topology=found[0].topology, settings=settings,
-        options=options, clock=clock,
-    ) as held:  # fmt: skip
+        store,
+        savepoints.reader.directory.pipeline,
+        topology=found[0].topology,
+        settings=settings,
+        options=options,
+        clock=clock,
+    ) as held:
         return held.gc()
 
 

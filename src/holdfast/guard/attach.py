@@ -157,9 +157,16 @@ def attach(
 
     def saving() -> Savepoint:
         return save(
-            location, store, name=name, sink=sink, spark_version=version, settings=settings,
-            collect=True, options=options, clock=clock,
-        )  # fmt: skip
+            location,
+            store,
+            name=name,
+            sink=sink,
+            spark_version=version,
+            settings=settings,
+            collect=True,
+            options=options,
+            clock=clock,
+        )
 
     attachment = Attachment(saving, batches=batches, every_ms=every_ms, clock=clock)
     listener = _listener(str(query.id), attachment)
@@ -216,9 +223,11 @@ def _parse_every(every: int | str | timedelta) -> tuple[int, int]:
         batches, every_ms = int(every), 0
     if batches <= 0 and every_ms <= 0:
         raise InvalidInputError(
-            "not an interval", kind="invalid_interval", every=repr(every)[:60],
+            "not an interval",
+            kind="invalid_interval",
+            every=repr(every)[:60],
             remedy="give a number of batches, '5 minutes' or a timedelta",
-        )  # fmt: skip
+        )
     return batches, every_ms
 
 
@@ -228,9 +237,10 @@ def _active_session() -> Any:
     session = SparkSession.getActiveSession()
     if session is None:
         raise InvalidInputError(
-            "there is no active Spark session in this thread", kind="no_session",
+            "there is no active Spark session in this thread",
+            kind="no_session",
             remedy="give it as spark=…",
-        )  # fmt: skip
+        )
     return session
 
 
@@ -257,9 +267,11 @@ def _check_session(session: Any, query: Any) -> None:
     """Listeners hear the queries of their own session only: the wrong one would never save."""
     if query.isActive and all(str(other.id) != str(query.id) for other in session.streams.active):
         raise InvalidInputError(
-            "the query was started by another Spark session", kind="other_session",
-            query=str(query.id), remedy="give the session that started it as spark=…",
-        )  # fmt: skip
+            "the query was started by another Spark session",
+            kind="other_session",
+            query=str(query.id),
+            remedy="give the session that started it as spark=…",
+        )
 
 
 def _location_of(query: Any) -> str:
@@ -268,9 +280,11 @@ def _location_of(query: Any) -> str:
         return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001
     except Exception as error:
         raise InvalidInputError(
-            "the query does not say where its checkpoint lies", kind="no_location",
-            reason=type(error).__name__, remedy="give it as checkpoint_location=…",
-        ) from error  # fmt: skip
+            "the query does not say where its checkpoint lies",
+            kind="no_location",
+            reason=type(error).__name__,
+            remedy="give it as checkpoint_location=…",
+        ) from error
 
 
 class _JavaListener:

@@ -136,9 +136,7 @@ class _Computation:
 
     def _sources(self, offsets: Offsets) -> None:
         for name, text in offsets.sources:
-            logged = {
-                path: m for path, m in self._listing.of("source") if m.source == name
-            }  # fmt: skip
+            logged = {path: m for path, m in self._listing.of("source") if m.source == name}
             last = log_offset(text)
             if last is not None:
                 for path in log_closure(logged, last, f"sources/{name}"):
@@ -277,9 +275,11 @@ class _Computation:
             found.files.append(part)
             if self._listing.entries[part].size != size:
                 raise damaged(
-                    "file of a snapshot has another size than the snapshot says", part,
-                    expected=size, actual=self._listing.entries[part].size,
-                )  # fmt: skip
+                    "file of a snapshot has another size than the snapshot says",
+                    part,
+                    expected=size,
+                    actual=self._listing.entries[part].size,
+                )
 
 
 def log_closure(logged: dict[str, layout.SparkPath], last: int, folder: str) -> list[str]:

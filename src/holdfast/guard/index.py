@@ -25,9 +25,7 @@ INDEX_BYTES_MAX = 256 * 1024 * 1024
 FILES, INDEX, BATCHES = "files", "index", "batches"
 
 
-class StoredFile(
-    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True
-):  # fmt: skip
+class StoredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One of Spark's files. `modified_us` tells an unchanged file without reading it."""
 
     path: str
@@ -109,9 +107,11 @@ def parse_index(data: bytes, path: str, manifest: Manifest) -> Index:
         end = sizes.get(index.blobs[file.blob], -1) if inside else -1
         if file.offset + file.size > end:
             raise CorruptionError(
-                "index names bytes outside of their blob", kind="index_outside", path=path,
+                "index names bytes outside of their blob",
+                kind="index_outside",
+                path=path,
                 file=file.path,
-            )  # fmt: skip
+            )
     return index
 
 
@@ -126,8 +126,12 @@ def guard_topology(query: str) -> Topology:
     return topology(
         Part(name=BATCHES, kind="source", what="spark.batches"),
         Part(
-            name=FILES, kind="operator", what="spark.files", inputs=[BATCHES], stateful=True,
+            name=FILES,
+            kind="operator",
+            what="spark.files",
+            inputs=[BATCHES],
+            stateful=True,
             params={"query": query},
         ),
         Part(name=INDEX, kind="operator", what="spark.index", inputs=[FILES], stateful=True),
-    )  # fmt: skip
+    )

@@ -162,9 +162,11 @@ def _range(storage: StorageReader, path: str, start: int, length: int) -> bytes:
         return storage.get_range(path, start, length)
     except (NotFoundError, InvalidInputError) as error:
         raise CorruptionError(
-            "blob of the savepoint is missing or cut off", kind="missing", path=path,
+            "blob of the savepoint is missing or cut off",
+            kind="missing",
+            path=path,
             remedy="choose another savepoint; `holdfast guard verify` names the damaged ones",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def _groups(files: list[StoredFile]) -> Iterator[list[StoredFile]]:

@@ -152,9 +152,12 @@ def _repeats(keys: Array) -> bool:
 
 def _bad(what: str, column: str, **facts: object) -> InvalidInputError:
     return InvalidInputError(
-        what, kind="invalid_event", column=column, **facts,
+        what,
+        kind="invalid_event",
+        column=column,
+        **facts,
         remedy="see docs/guides/journal.md for the columns of a batch",
-    )  # fmt: skip
+    )
 
 
 def _ids(column: Any, name: str) -> bytes | memoryview:
@@ -289,14 +292,19 @@ def _from_arrow(batch: Any, ids: EventIds, wall_us: int) -> _Converted:
     )
     given = "id" in have
     columns = BodyColumns(
-        count, kind,
+        count,
+        kind,
         _ids(have["id"], "id") if given else ids.ids(count, wall_us).tobytes(),
         _ids(have["correlation"], "correlation") if "correlation" in have else b"",
         _ids(have["causation"], "causation") if "causation" in have else b"",
-        wall_data, clock_data, _text(have["entity"], "entity"),
+        wall_data,
+        clock_data,
+        _text(have["entity"], "entity"),
         _text(have["scope"], "scope") if "scope" in have else _ONE_EMPTY,
-        _text(have["kind"], "kind"), offsets, data,
-    )  # fmt: skip
+        _text(have["kind"], "kind"),
+        offsets,
+        data,
+    )
     return columns, given, walls, clocks
 
 
@@ -317,17 +325,21 @@ def _from_events(events: Sequence[Event], ids: EventIds, wall_us: int) -> _Conve
     walls, wall_data = _event_numbers([event.wall_us for event in events], "wall_us", -(1 << 62))
     clocks, clock_data = _event_numbers([event.clock for event in events], "clock", 0)
     columns = BodyColumns(
-        count, kind,
-        b"".join(_uuid(event.id, "id") for event in events) if given
+        count,
+        kind,
+        b"".join(_uuid(event.id, "id") for event in events)
+        if given
         else ids.ids(count, wall_us).tobytes(),
         _event_ids([event.correlation for event in events], "correlation"),
         _event_ids([event.causation for event in events], "causation"),
-        wall_data, clock_data,
+        wall_data,
+        clock_data,
         _event_text([event.entity for event in events], "entity"),
         _event_text([event.scope for event in events], "scope"),
         _event_text([event.kind for event in events], "kind"),
-        offsets, data,
-    )  # fmt: skip
+        offsets,
+        data,
+    )
     return columns, given, walls, clocks
 
 

@@ -187,16 +187,19 @@ class LogWriter:
             )
         if self.poison is not None:
             raise StorageError(
-                "the journal's writer has failed and must be reopened", kind="writer_poisoned",
+                "the journal's writer has failed and must be reopened",
+                kind="writer_poisoned",
                 cause=self.poison.kind,
                 remedy="close it and open the journal again; replay decides what is there",
-            ) from self.poison  # fmt: skip
+            ) from self.poison
         if not self.lock.held():
             self.poison = FencedError(
-                "this process no longer owns the journal", kind="journal_fenced",
-                path=self.lock.path, pid=self.lock.pid,
+                "this process no longer owns the journal",
+                kind="journal_fenced",
+                path=self.lock.path,
+                pid=self.lock.pid,
                 remedy="open the journal anew; do not share a writer across fork",
-            )  # fmt: skip
+            )
             raise self.poison
 
     def place(self, batches: Sequence[PreparedBatch]) -> list[Placed]:
@@ -208,10 +211,20 @@ class LogWriter:
             wall_range = batch.wall_range or (wall, wall)
             clocks = batch.clock_range or (logical + 1, logical + batch.count)
             header = FrameHeader(
-                int(batch.kind), batch.count, sequence, self.durable, len(batch.body), wall,
-                wall_range[0], wall_range[1], clocks[0], clocks[1], chain, batch.body_hash,
+                int(batch.kind),
+                batch.count,
+                sequence,
+                self.durable,
+                len(batch.body),
+                wall,
+                wall_range[0],
+                wall_range[1],
+                clocks[0],
+                clocks[1],
+                chain,
+                batch.body_hash,
                 self.meta.journal_id,
-            )  # fmt: skip
+            )
             header_bytes = pack_header(header)
             trailer, chain = pack_trailer(header_bytes, batch.crc)
             placed.append(Placed(batch, header, header_bytes, trailer, chain))
@@ -278,10 +291,12 @@ class LogWriter:
         """Poison the core: what the disk holds is unknown from here on."""
         self.poison = error
         return CommitUnknownError(
-            "fsync failed: whether the batch is durable is unknown", kind="sync_failed",
-            path=self.tail.path, cause=str(error),
+            "fsync failed: whether the batch is durable is unknown",
+            kind="sync_failed",
+            path=self.tail.path,
+            cause=str(error),
             remedy="reopen the journal and append again with the same ids; it is idempotent",
-        )  # fmt: skip
+        )
 
     # ---- idempotence ---------------------------------------------------------------------
 
@@ -321,11 +336,14 @@ class LogWriter:
         if not len(which):
             return None
         raise ConflictError(
-            "an event id was used before, for something else", kind="id_reused",
-            id=batch.ids[int(which[0])].tobytes().hex(), sequence=int(sequences[0]),
-            known=len(which), of=batch.count,
+            "an event id was used before, for something else",
+            kind="id_reused",
+            id=batch.ids[int(which[0])].tobytes().hex(),
+            sequence=int(sequences[0]),
+            known=len(which),
+            of=batch.count,
             remedy="repeat a batch exactly to get its first receipt, or use new ids",
-        )  # fmt: skip
+        )
 
     def _segment_of(self, sequence: int) -> JournalSegment:
         if sequence >= self.tail.first_sequence:
@@ -339,9 +357,13 @@ class LogWriter:
         tail, fd = self.tail, self._descriptor()
         at = tail.end_offset
         footer = pack_footer(
-            self.meta.journal_id, tail.first_sequence, tail.next_sequence, at, tail.chain_hash,
+            self.meta.journal_id,
+            tail.first_sequence,
+            tail.next_sequence,
+            at,
+            tail.chain_hash,
             tail.directory().pack(),
-        )  # fmt: skip
+        )
         failpoint("journal_roll.before_footer")
         try:
             self.files.write_at(fd, tail.path, [footer], at)

@@ -86,9 +86,11 @@ def write_checkpoint(
     offset, following, chain, frames = state
     grown = tail.directory()
     directory = FrameDirectory(
-        grown.offsets[:frames], grown.firsts[:frames], grown.wall_mins[:frames],
+        grown.offsets[:frames],
+        grown.firsts[:frames],
+        grown.wall_mins[:frames],
         grown.wall_maxs[:frames],
-    )  # fmt: skip
+    )
     checkpoint = IndexCheckpoint(
         journal_id=meta.journal_id,
         base_sequence=meta.base_sequence,
@@ -110,9 +112,13 @@ def store_position(
     """Keep a position durably: a cursor or a hold."""
     files.make_directory(path.parent)
     stored = StoredPosition(
-        bytes.fromhex(position.journal_id), position.segment, position.offset, position.sequence,
-        bytes.fromhex(position.chain_hash), wall_us,
-    )  # fmt: skip
+        bytes.fromhex(position.journal_id),
+        position.segment,
+        position.offset,
+        position.sequence,
+        bytes.fromhex(position.chain_hash),
+        wall_us,
+    )
     files.replace(path, [pack_blob(magic, stored)])
 
 
@@ -122,13 +128,19 @@ def load_position(files: JournalFiles, path: Path, magic: bytes) -> Position:
         stored = unpack_blob(files.read(path, STORED_BYTES_MAX), magic, StoredPosition)
     except BlobError as error:
         raise CorruptionError(
-            "stored position is damaged", kind="position_damaged", path=path, reason=str(error),
+            "stored position is damaged",
+            kind="position_damaged",
+            path=path,
+            reason=str(error),
             remedy="find the right position in the reader's own records, then set it anew",
-        ) from error  # fmt: skip
+        ) from error
     return Position(
-        journal_id=stored.journal_id.hex(), segment=stored.segment, offset=stored.offset,
-        sequence=stored.sequence, chain_hash=stored.chain_hash.hex(),
-    )  # fmt: skip
+        journal_id=stored.journal_id.hex(),
+        segment=stored.segment,
+        offset=stored.offset,
+        sequence=stored.sequence,
+        chain_hash=stored.chain_hash.hex(),
+    )
 
 
 class HoldStore:
@@ -158,9 +170,12 @@ class HoldStore:
             else:
                 store_position(self._files, path, HOLD_MAGIC, older, self._clock.wall_us())
             raise NotFoundError(
-                "the journal was truncated past this position", kind="position_truncated",
-                sequence=position.sequence, first=base, remedy="hold a later position",
-            )  # fmt: skip
+                "the journal was truncated past this position",
+                kind="position_truncated",
+                sequence=position.sequence,
+                first=base,
+                remedy="hold a later position",
+            )
 
     def get(self, name: str) -> Position | None:
         """One hold; None if there is none of that name."""
@@ -206,9 +221,12 @@ def plan_truncation(
     """Decide which segments go. Every hold must lie in this log; the oldest one is the limit."""
     if sequence > view.visible:
         raise InvalidInputError(
-            "cannot truncate past the end", kind="invalid_truncation", sequence=sequence,
-            end=view.visible, remedy="give a sequence up to the visible end",
-        )  # fmt: skip
+            "cannot truncate past the end",
+            kind="invalid_truncation",
+            sequence=sequence,
+            end=view.visible,
+            remedy="give a sequence up to the visible end",
+        )
     limit, held_by = sequence, None
     for name, position in sorted(holds.items()):
         view.check_position(position)
@@ -222,9 +240,13 @@ def plan_truncation(
         going.append(segment)
         base, base_hash = segment.next_sequence, segment.chain_hash
     return TruncateReport(
-        sequence, base, base_hash, tuple(s.first_sequence for s in going),
-        sum(s.summary.file_bytes for s in going), held_by,
-    )  # fmt: skip
+        sequence,
+        base,
+        base_hash,
+        tuple(s.first_sequence for s in going),
+        sum(s.summary.file_bytes for s in going),
+        held_by,
+    )
 
 
 def move_base(
@@ -334,9 +356,13 @@ def _merge(
             at += header.frame_bytes
     last = group[-1]
     footer = pack_footer(
-        meta.journal_id, group[0].first_sequence, last.next_sequence, at, last.chain_hash,
+        meta.journal_id,
+        group[0].first_sequence,
+        last.next_sequence,
+        at,
+        last.chain_hash,
         directory.pack(),
-    )  # fmt: skip
+    )
     # The old index must be gone before the new segment has its name, or it would look like its own.
     files.remove(layout.index(group[0].first_sequence))
     files.sync_directory(layout.segments)
@@ -349,10 +375,14 @@ def _merge(
         unknown(error)
         raise
     summary = SegmentSummary(
-        group[0].first_sequence, last.next_sequence, at + len(footer),
-        min(s.summary.wall_min_us for s in group), max(s.summary.wall_max_us for s in group),
-        group[0].previous_hash, last.chain_hash,
-    )  # fmt: skip
+        group[0].first_sequence,
+        last.next_sequence,
+        at + len(footer),
+        min(s.summary.wall_min_us for s in group),
+        max(s.summary.wall_max_us for s in group),
+        group[0].previous_hash,
+        last.chain_hash,
+    )
     return SealedSegment(files, layout, meta.journal_id, summary)
 
 

@@ -84,23 +84,33 @@ def read_meta(files: JournalFiles, layout: Layout) -> JournalMeta:
     except NotFoundError as error:
         if any(segment_first(name) is not None for name in files.entries(layout.segments)):
             raise CorruptionError(
-                "journal.meta is missing, but there are segments", kind="meta_missing",
-                path=layout.meta, remedy="restore journal.meta from a copy; nothing was touched",
-            ) from error  # fmt: skip
+                "journal.meta is missing, but there are segments",
+                kind="meta_missing",
+                path=layout.meta,
+                remedy="restore journal.meta from a copy; nothing was touched",
+            ) from error
         raise NotFoundError(
-            "there is no journal here", kind="journal_missing", path=layout.root,
+            "there is no journal here",
+            kind="journal_missing",
+            path=layout.root,
             remedy="check the path; `holdfast journal append` creates a journal",
-        ) from error  # fmt: skip
+        ) from error
     except BlobError as error:
         if error.future:
             raise IncompatibleError(
-                "the journal was written by a newer version", kind="journal_version",
-                path=layout.meta, found=error.detail, remedy="use a newer Holdfast",
-            ) from error  # fmt: skip
+                "the journal was written by a newer version",
+                kind="journal_version",
+                path=layout.meta,
+                found=error.detail,
+                remedy="use a newer Holdfast",
+            ) from error
         raise CorruptionError(
-            "journal.meta is damaged", kind="meta_damaged", path=layout.meta, reason=str(error),
+            "journal.meta is damaged",
+            kind="meta_damaged",
+            path=layout.meta,
+            reason=str(error),
             remedy="restore journal.meta from a copy; nothing was touched",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def pack_mark(journal_id: bytes, durable: int) -> bytes:
@@ -208,9 +218,10 @@ class Loader:
                 else:
                     self.sizes[first] = size
         self.leftovers += [
-            name for name in entries if (first := index_first(name)) is not None
-            and first not in self.sizes
-        ]  # fmt: skip
+            name
+            for name in entries
+            if (first := index_first(name)) is not None and first not in self.sizes
+        ]
         self.sealed: list[SealedSegment] = []
         self.tail: TailSegment | None = None
         self.clock = 0
@@ -230,10 +241,13 @@ class Loader:
                 (reason, detail), checkpoint = mismatch, None
         if not self.sizes and (self.durable > self.meta.base_sequence or reason == "ahead"):
             raise CorruptionError(
-                "all journal segments are missing", kind="segment_missing",
-                path=self.layout.segments, durable=self.durable or None, detail=detail,
+                "all journal segments are missing",
+                kind="segment_missing",
+                path=self.layout.segments,
+                durable=self.durable or None,
+                detail=detail,
                 remedy="restore them from a copy; nothing was touched",
-            )  # fmt: skip
+            )
         path = OpenPath.CHECKPOINT if checkpoint is not None else OpenPath.REPLAY
         if checkpoint is not None:
             self.durable = max(self.durable, checkpoint.next_sequence)
@@ -278,10 +292,12 @@ class Loader:
                 continue
             if first != at:
                 raise CorruptionError(
-                    "a journal segment is missing", kind="segment_missing",
-                    path=self.layout.segment(at), next_segment=first,
+                    "a journal segment is missing",
+                    kind="segment_missing",
+                    path=self.layout.segment(at),
+                    next_segment=first,
                     remedy="restore the file from a copy; nothing was touched",
-                )  # fmt: skip
+                )
             at, chain = self._scan(first, chain, checkpoint, last=not order)
 
     def _scan(
@@ -308,9 +324,11 @@ class Loader:
         tail = TailSegment(self.files, path, first, chain)
         if checkpoint is not None and checkpoint.tail_segment == first and checkpoint.directory:
             tail.restore(
-                frame_table(checkpoint.directory).directory(), checkpoint.tail_offset,
-                checkpoint.next_sequence, checkpoint.chain_hash,
-            )  # fmt: skip
+                frame_table(checkpoint.directory).directory(),
+                checkpoint.tail_offset,
+                checkpoint.next_sequence,
+                checkpoint.chain_hash,
+            )
         end = trailer.footer_offset if trailer is not None else size
         walk = self._walk(fd, tail, end)
         if trailer is not None:
@@ -370,8 +388,12 @@ class Loader:
             fd, tail.path, trailer.footer_offset, len(tail.directory()) * 32
         )
         found = (walk.offset, walk.sequence, walk.chain_hash, stored)
-        wanted = (trailer.footer_offset, trailer.next_sequence, trailer.chain_hash,
-                  tail.directory().pack())  # fmt: skip
+        wanted = (
+            trailer.footer_offset,
+            trailer.next_sequence,
+            trailer.chain_hash,
+            tail.directory().pack(),
+        )
         if found != wanted:
             error = BadFrameError("footer", "the footer does not describe the frames")
             raise corrupt(tail.path, trailer.footer_offset, error)
@@ -385,27 +407,41 @@ class Loader:
         verdict = judge_tail(walk, self.durable, memoryview(rest))
         if not verdict.cut:
             raise corrupt(
-                path, walk.offset, walk.problem or BadFrameError("frame"),
-                sequence=walk.sequence, why=verdict.why,
-            )  # fmt: skip
+                path,
+                walk.offset,
+                walk.problem or BadFrameError("frame"),
+                sequence=walk.sequence,
+                why=verdict.why,
+            )
         self.torn = (walk.offset, size - walk.offset)
 
     def _finish(self, path: OpenPath, reason: str, detail: str) -> LoadedLog:
         log = LoadedLog(
-            self.meta, self.sealed, self.tail, self.clock, self.durable,
-            OpenReport(path=path, reason=reason), None, self.leftovers,
-        )  # fmt: skip
+            self.meta,
+            self.sealed,
+            self.tail,
+            self.clock,
+            self.durable,
+            OpenReport(path=path, reason=reason),
+            None,
+            self.leftovers,
+        )
         log.torn_offset = self.torn[0] if self.torn else None
         if self.durable > log.next_sequence and not detail:
             detail = f"everything before {self.durable} was durable once, the log is shorter"
         log.report = OpenReport(
-            path=path, reason=reason, detail=detail, checkpoint_kept=reason == "future",
-            segments=len(self.sealed) + (self.tail is not None), frames_read=self.frames_read,
-            bytes_read=self.bytes_read, next_sequence=log.next_sequence,
+            path=path,
+            reason=reason,
+            detail=detail,
+            checkpoint_kept=reason == "future",
+            segments=len(self.sealed) + (self.tail is not None),
+            frames_read=self.frames_read,
+            bytes_read=self.bytes_read,
+            next_sequence=log.next_sequence,
             torn_bytes=self.torn[1] if self.torn else 0,
             torn_file=self.tail.path.name if self.torn and self.tail else "",
             leftovers=tuple(sorted(self.leftovers)),
-        )  # fmt: skip
+        )
         log.durable = min(self.durable, log.next_sequence)
         return log
 

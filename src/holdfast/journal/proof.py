@@ -120,10 +120,17 @@ def read_event(read: Reader, header: FrameHeader, row: int) -> Event:
         payload = part(14, 15, row)
         payload = payload.decode(errors="strict") if kind == PayloadKind.JSON else payload
     return Event(
-        entity=text(5), scope=text(8), kind=text(11), payload=payload, id=key(0),
-        correlation=key(1), causation=key(2), wall_us=number(3, "<q", header.wall_us),
-        clock=number(4, "<Q", header.clock_first + row), sequence=header.first_sequence + row,
-    )  # fmt: skip
+        entity=text(5),
+        scope=text(8),
+        kind=text(11),
+        payload=payload,
+        id=key(0),
+        correlation=key(1),
+        causation=key(2),
+        wall_us=number(3, "<q", header.wall_us),
+        clock=number(4, "<Q", header.clock_first + row),
+        sequence=header.first_sequence + row,
+    )
 
 
 def prove_event(view: JournalView, sequence: int) -> EventProof:
@@ -181,9 +188,12 @@ def check_event(proof: EventProof, chain_hash: str) -> Event:
         return read_event(read, header, proof.sequence - header.first_sequence)
     except (BadFrameError, UnicodeDecodeError) as error:
         raise CorruptionError(
-            "event proof does not hold", kind="proof", sequence=proof.sequence, reason=str(error),
+            "event proof does not hold",
+            kind="proof",
+            sequence=proof.sequence,
+            reason=str(error),
             remedy="ask the journal for a new proof, and check against the receipt of that batch",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def check_receipt(
@@ -204,9 +214,11 @@ def check_receipt(
     )
     if not firsts:
         raise NotFoundError(
-            "the journal no longer holds this receipt's batch", kind="position_truncated",
-            sequence=receipt.first_sequence, remedy="it was truncated away",
-        )  # fmt: skip
+            "the journal no longer holds this receipt's batch",
+            kind="position_truncated",
+            sequence=receipt.first_sequence,
+            remedy="it was truncated away",
+        )
     path = layout.segment(firsts[-1])
     data = memoryview(files.read(path, 1 << 40))
     at = SEGMENT_HEADER_BYTES
@@ -222,6 +234,9 @@ def check_receipt(
             raise corrupt(path, at, error, sequence=receipt.first_sequence) from error
         at += header.frame_bytes
     raise NotFoundError(
-        "the journal does not reach this receipt's batch", kind="event_missing", path=path,
-        sequence=receipt.first_sequence, remedy="the log lost its end; restore it from a copy",
-    )  # fmt: skip
+        "the journal does not reach this receipt's batch",
+        kind="event_missing",
+        path=path,
+        sequence=receipt.first_sequence,
+        remedy="the log lost its end; restore it from a copy",
+    )

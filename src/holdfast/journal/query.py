@@ -71,10 +71,13 @@ class JournalView:
         """The segment that holds a visible event."""
         if not self.base_sequence <= sequence < self.visible:
             raise NotFoundError(
-                "no such event", kind="event_missing", sequence=sequence,
-                first=self.base_sequence, end=self.visible,
+                "no such event",
+                kind="event_missing",
+                sequence=sequence,
+                first=self.base_sequence,
+                end=self.visible,
                 remedy="ask for a sequence inside the retained, visible range",
-            )  # fmt: skip
+            )
         for segment in reversed(self.segments):
             if segment.first_sequence <= sequence:
                 return segment
@@ -159,10 +162,12 @@ class JournalView:
             frame = segment.frame(segment.number_of(sequence))
             if frame.header.first_sequence != sequence:
                 raise InvalidInputError(
-                    "a position lies between batches", kind="invalid_position", sequence=sequence,
+                    "a position lies between batches",
+                    kind="invalid_position",
+                    sequence=sequence,
                     batch_first=frame.header.first_sequence,
                     remedy="use the first sequence of a batch",
-                )  # fmt: skip
+                )
             offset = segment.directory().offsets[segment.number_of(sequence)]
             return self._at(segment, offset, sequence, frame.header.previous_hash)
         return self._at(None, 0, sequence, self.meta.base_hash)
@@ -188,26 +193,35 @@ class JournalView:
         facts = {"sequence": position.sequence, "first": self.base_sequence, "end": self.visible}
         if position.journal_id != self.meta.journal_id.hex():
             raise IncompatibleError(
-                "the position belongs to another journal", kind="journal_replaced", **facts,
+                "the position belongs to another journal",
+                kind="journal_replaced",
+                **facts,
                 remedy="point the reader at its own journal, or begin anew from the start",
-            )  # fmt: skip
+            )
         if position.sequence < self.base_sequence:
             raise NotFoundError(
-                "the journal was truncated past this position", kind="position_truncated", **facts,
+                "the journal was truncated past this position",
+                kind="position_truncated",
+                **facts,
                 remedy="begin at the journal's base, or restore older segments",
-            )  # fmt: skip
+            )
         if position.sequence > self.visible:
             raise IncompatibleError(
-                "the journal is shorter than this position", kind="journal_shortened", **facts,
+                "the journal is shorter than this position",
+                kind="journal_shortened",
+                **facts,
                 remedy="the log lost events that were read before; restore it from a copy",
-            )  # fmt: skip
+            )
         actual = self.position(position.sequence)
         if actual.chain_hash != position.chain_hash:
             raise IncompatibleError(
-                "the journal has another history before this position", kind="journal_replaced",
-                expected=position.chain_hash, actual=actual.chain_hash, **facts,
+                "the journal has another history before this position",
+                kind="journal_replaced",
+                expected=position.chain_hash,
+                actual=actual.chain_hash,
+                **facts,
                 remedy="restore the journal that this position was read from, or begin anew",
-            )  # fmt: skip
+            )
         return actual
 
 
@@ -249,9 +263,11 @@ def to_table(batches: list[Any]) -> Any:
         batches = [b.set_column(at, "payload", b.column(at).cast(pa.binary())) for b in batches]
     elif len(kinds) > 1:
         raise InvalidInputError(
-            "the events have payloads of different types", kind="mixed_payloads",
-            types=" | ".join(sorted(kinds)), remedy="ask for one kind of event, or use the batches",
-        )  # fmt: skip
+            "the events have payloads of different types",
+            kind="mixed_payloads",
+            types=" | ".join(sorted(kinds)),
+            remedy="ask for one kind of event, or use the batches",
+        )
     return pa.Table.from_batches([plain(batch) for batch in batches])
 
 
@@ -259,13 +275,18 @@ def empty_table() -> Any:
     """A table of no events."""
     return pa.table(
         {
-            "sequence": pa.array([], pa.uint64()), "id": pa.array([], ID_TYPE),
-            "correlation": pa.array([], ID_TYPE), "causation": pa.array([], ID_TYPE),
-            "entity": pa.array([], pa.string()), "scope": pa.array([], pa.string()),
-            "kind": pa.array([], pa.string()), "wall_time": pa.array([], TIME_TYPE),
-            "clock": pa.array([], pa.uint64()), "payload": pa.array([], pa.binary()),
+            "sequence": pa.array([], pa.uint64()),
+            "id": pa.array([], ID_TYPE),
+            "correlation": pa.array([], ID_TYPE),
+            "causation": pa.array([], ID_TYPE),
+            "entity": pa.array([], pa.string()),
+            "scope": pa.array([], pa.string()),
+            "kind": pa.array([], pa.string()),
+            "wall_time": pa.array([], TIME_TYPE),
+            "clock": pa.array([], pa.uint64()),
+            "payload": pa.array([], pa.binary()),
         }
-    )  # fmt: skip
+    )
 
 
 def to_events(batch: Any) -> Iterator[Event]:
@@ -273,12 +294,17 @@ def to_events(batch: Any) -> Iterator[Event]:
     walls = batch.column("wall_time").cast(pa.int64())
     for row, wall in zip(batch.to_pylist(), walls.to_pylist(), strict=True):
         yield Event(
-            entity=row["entity"], kind=row["kind"], payload=row["payload"], scope=row["scope"],
+            entity=row["entity"],
+            kind=row["kind"],
+            payload=row["payload"],
+            scope=row["scope"],
             id=uuid.UUID(bytes=row["id"]),
             correlation=uuid.UUID(bytes=row["correlation"]) if row["correlation"] else None,
             causation=uuid.UUID(bytes=row["causation"]) if row["causation"] else None,
-            wall_us=wall, clock=row["clock"], sequence=row["sequence"],
-        )  # fmt: skip
+            wall_us=wall,
+            clock=row["clock"],
+            sequence=row["sequence"],
+        )
 
 
 def read_batch(segment: JournalSegment, number: int) -> Any:
@@ -340,8 +366,11 @@ def _candidates(
         found = set(segment.frames_correlated(key))
         chosen = found if chosen is None else chosen & found
     if rows is not None:
-        found = {segment.number_of(int(row)) for row in rows
-                 if segment.first_sequence <= row < segment.next_sequence}  # fmt: skip
+        found = {
+            segment.number_of(int(row))
+            for row in rows
+            if segment.first_sequence <= row < segment.next_sequence
+        }
         chosen = found if chosen is None else chosen & found
     directory = segment.directory()
     low, high = max(segment.number_of(start), 0), segment.number_of(end - 1) + 1

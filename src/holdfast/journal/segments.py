@@ -53,9 +53,13 @@ def corrupt(path: Path, offset: int, error: BadFrameError, **facts: object) -> C
     """A typed error that names file and offset."""
     return CorruptionError(
         f"journal segment is damaged: {error.detail or error.reason}",
-        kind="segment_damaged", reason=error.reason, path=path, offset=offset, **facts,
+        kind="segment_damaged",
+        reason=error.reason,
+        path=path,
+        offset=offset,
+        **facts,
         remedy="run `holdfast journal verify` for all findings; restore the file from a copy",
-    )  # fmt: skip
+    )
 
 
 class JournalSegment:
@@ -192,10 +196,20 @@ class SealedSegment(JournalSegment):
             trailer = unpack_trailer(bytes(data[at:]), len(data))
             stored = data[trailer.footer_offset : at]
             table = unpack_directory(stored, trailer)
-            found = (trailer.journal_id, trailer.first_sequence, trailer.next_sequence,
-                     trailer.chain_hash, len(stored))  # fmt: skip
-            wanted = (self._journal_id, self.first_sequence, self.next_sequence,
-                      self.chain_hash, trailer.frames * FRAME_ENTRY_BYTES)  # fmt: skip
+            found = (
+                trailer.journal_id,
+                trailer.first_sequence,
+                trailer.next_sequence,
+                trailer.chain_hash,
+                len(stored),
+            )
+            wanted = (
+                self._journal_id,
+                self.first_sequence,
+                self.next_sequence,
+                self.chain_hash,
+                trailer.frames * FRAME_ENTRY_BYTES,
+            )
             require(found == wanted, "footer", "the footer is not the one that was sealed")
         except BadFrameError as error:
             raise corrupt(self.path, at, error) from error
@@ -219,9 +233,12 @@ class SealedSegment(JournalSegment):
         if self._index is None:
             try:
                 loaded = unpack_index(
-                    self.files.map(self._index_path), self._journal_id, self.first_sequence,
-                    self.next_sequence, self.chain_hash,
-                )  # fmt: skip
+                    self.files.map(self._index_path),
+                    self._journal_id,
+                    self.first_sequence,
+                    self.next_sequence,
+                    self.chain_hash,
+                )
             except (BadFrameError, HoldfastError) as error:
                 self.index_problem = str(error)
                 loaded = build_index(self.first_sequence, self.bodies())

@@ -152,9 +152,11 @@ def read_split(split: JournalSplit, *, files: JournalFiles | None = None) -> Ite
     layout = Layout(Path(split.root))
     path, offset = _find(files, layout, split)
     walk = FrameScan(
-        bytes.fromhex(split.journal_id), offset, split.first_sequence,
+        bytes.fromhex(split.journal_id),
+        offset,
+        split.first_sequence,
         bytes.fromhex(split.chain_before),
-    )  # fmt: skip
+    )
     fd = files.open_read(path)
     try:
         read = lambda at, length: files.read_at(fd, path, at, length)  # noqa: E731
@@ -181,10 +183,14 @@ def _check_walk(path: Path, split: JournalSplit, walk: FrameScan) -> None:
         raise corrupt(path, walk.offset, problem, sequence=walk.sequence)
     if walk.chain_hash.hex() != split.chain_after or walk.sequence != split.last_sequence + 1:
         raise IncompatibleError(
-            "the journal is not the one that this split was planned on", kind="journal_replaced",
-            path=path, offset=walk.offset, expected=split.chain_after, actual=walk.chain_hash.hex(),
+            "the journal is not the one that this split was planned on",
+            kind="journal_replaced",
+            path=path,
+            offset=walk.offset,
+            expected=split.chain_after,
+            actual=walk.chain_hash.hex(),
             remedy="restore the journal that this position was read from, or begin from scratch",
-        )  # fmt: skip
+        )
 
 
 def _find(files: JournalFiles, layout: Layout, split: JournalSplit) -> tuple[Path, int]:
@@ -196,9 +202,11 @@ def _find(files: JournalFiles, layout: Layout, split: JournalSplit) -> tuple[Pat
     )
     if not firsts:
         raise NotFoundError(
-            "the journal was truncated past this split", kind="position_truncated",
-            sequence=split.first_sequence, remedy="begin at the journal's base",
-        )  # fmt: skip
+            "the journal was truncated past this split",
+            kind="position_truncated",
+            sequence=split.first_sequence,
+            remedy="begin at the journal's base",
+        )
     if split.segment in firsts:
         # A merge keeps the first segment's name and offsets; others move.
         return layout.segment(split.segment), split.offset

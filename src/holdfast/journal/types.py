@@ -71,18 +71,28 @@ class JournalSettings:
             object.__setattr__(self, "durability", Durability(self.durability))
         except ValueError as error:
             raise InvalidInputError(
-                "no such durability", kind="invalid_setting", setting="durability",
-                value=repr(self.durability)[:100], remedy="give 'batch', 'group' or 'interval'",
-            ) from error  # fmt: skip
+                "no such durability",
+                kind="invalid_setting",
+                setting="durability",
+                value=repr(self.durability)[:100],
+                remedy="give 'batch', 'group' or 'interval'",
+            ) from error
         for name in (
-            "interval_ms", "segment_bytes", "group_bytes_max", "checkpoint_bytes", "compact_bytes",
-        ):  # fmt: skip
+            "interval_ms",
+            "segment_bytes",
+            "group_bytes_max",
+            "checkpoint_bytes",
+            "compact_bytes",
+        ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InvalidInputError(
-                    "setting must be positive", kind="invalid_setting", setting=name,
-                    value=repr(value)[:100], remedy="give a whole number of at least 1",
-                )  # fmt: skip
+                    "setting must be positive",
+                    kind="invalid_setting",
+                    setting=name,
+                    value=repr(value)[:100],
+                    remedy="give a whole number of at least 1",
+                )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -166,18 +176,27 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 "receipt is damaged", kind="receipt", reason=str(error)
             ) from error
         wanted = (
-            header.first_sequence, header.count, header.body_hash.hex(),
-            header.previous_hash.hex(), hash_bytes(self.header).hex(), HEADER_BYTES,
-        )  # fmt: skip
+            header.first_sequence,
+            header.count,
+            header.body_hash.hex(),
+            header.previous_hash.hex(),
+            hash_bytes(self.header).hex(),
+            HEADER_BYTES,
+        )
         actual = (
-            self.first_sequence, self.count, self.body_hash,
-            self.chain_before, self.chain_after, len(self.header),
-        )  # fmt: skip
+            self.first_sequence,
+            self.count,
+            self.body_hash,
+            self.chain_before,
+            self.chain_after,
+            len(self.header),
+        )
         if wanted != actual:
             raise CorruptionError(
-                "receipt does not agree with its frame header", kind="receipt",
+                "receipt does not agree with its frame header",
+                kind="receipt",
                 sequence=self.first_sequence,
-            )  # fmt: skip
+            )
         return header
 
 
@@ -202,9 +221,11 @@ def _decode(text: str, kind: type[S]) -> S:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidInputError(
-            f"not a journal {kind.__name__.lower()}", kind="invalid_position", reason=str(error),
+            f"not a journal {kind.__name__.lower()}",
+            kind="invalid_position",
+            reason=str(error),
             remedy="give the JSON that the journal wrote",
-        ) from error  # fmt: skip
+        ) from error
 
 
 class OpenPath(StrEnum):

@@ -133,9 +133,11 @@ class Verifier:
         self._checkpoint(meta, sizes)
         if durable > self.report.next_sequence:
             self.find(
-                "durable_lost", self.layout.segments, 0,
+                "durable_lost",
+                self.layout.segments,
+                0,
                 f"all before {durable} was durable, the log ends at {self.report.next_sequence}",
-            )  # fmt: skip
+            )
         self._positions()
         if self.deep:
             self._duplicates()
@@ -149,9 +151,11 @@ class Verifier:
             return 0
         if problem is not None:
             self.find(
-                "mark_damaged", self.layout.mark, 0,
+                "mark_damaged",
+                self.layout.mark,
+                0,
                 f"{problem}; the next writer writes it again, from the log",
-            )  # fmt: skip
+            )
         return durable
 
     def _segments(self, meta: JournalMeta, sizes: dict[int, int]) -> None:
@@ -247,9 +251,14 @@ class Verifier:
             self.find(f"frame_{error.reason}", path, offset, str(error))
 
     def _footer(
-        self, meta: JournalMeta, path: Path, data: memoryview, walk: FrameScan, first: int,
+        self,
+        meta: JournalMeta,
+        path: Path,
+        data: memoryview,
+        walk: FrameScan,
+        first: int,
         directory: FrameDirectory,
-    ) -> None:  # fmt: skip
+    ) -> None:
         wanted = pack_footer(
             meta.journal_id, first, walk.sequence, walk.offset, walk.chain_hash, directory.pack()
         )
@@ -259,9 +268,15 @@ class Verifier:
             )
 
     def _sealed(
-        self, meta: JournalMeta, size: int, walk: FrameScan, first: int, before: bytes,
-        directory: FrameDirectory, bodies: list[BodyReader],
-    ) -> None:  # fmt: skip
+        self,
+        meta: JournalMeta,
+        size: int,
+        walk: FrameScan,
+        first: int,
+        before: bytes,
+        directory: FrameDirectory,
+        bodies: list[BodyReader],
+    ) -> None:
         if not len(directory):
             return
         self.summaries.append(
@@ -350,9 +365,11 @@ class Verifier:
         same = flat[1:][flat[1:] == flat[:-1]]
         if len(same):
             self.find(
-                "id_twice", self.layout.segments, 0,
+                "id_twice",
+                self.layout.segments,
+                0,
                 f"{len(same)} ids (or their 64-bit keys) occur more than once",
-            )  # fmt: skip
+            )
 
 
 def verify_journal(

@@ -126,9 +126,11 @@ class JournalWriter(CommitQueue):
         files, layout = self._files, self.layout
         if not create and not files.exists(layout.meta):
             raise NotFoundError(
-                "there is no journal here", kind="journal_missing", path=layout.root,
+                "there is no journal here",
+                kind="journal_missing",
+                path=layout.root,
                 remedy="check the path, or let it be created",
-            )  # fmt: skip
+            )
         files.make_directory(layout.root)
         files.make_directory(layout.segments)
         lock = WriterLock(files, layout.lock, f"host={os.uname().nodename}")
@@ -193,9 +195,10 @@ class JournalWriter(CommitQueue):
     def _unknown(poison: HoldfastError) -> CommitUnknownError:
         error = CommitUnknownError(
             "the journal's writer has failed: what it had not made durable is unknown",
-            kind="writer_poisoned", cause=str(poison),
+            kind="writer_poisoned",
+            cause=str(poison),
             remedy="reopen the journal and append again with the same ids; replay decides",
-        )  # fmt: skip
+        )
         error.__cause__ = poison
         return error
 
@@ -285,8 +288,11 @@ class JournalWriter(CommitQueue):
                 self._core.sync()
                 meta, tail, sealed = self._core.meta, self._core.tail, self._core.sealed
                 state = (
-                    tail.end_offset, tail.next_sequence, tail.chain_hash, len(tail.directory()),
-                )  # fmt: skip
+                    tail.end_offset,
+                    tail.next_sequence,
+                    tail.chain_hash,
+                    len(tail.directory()),
+                )
                 logical = self._core.logical
             return write_checkpoint(self._files, self.layout, meta, sealed, tail, state, logical)
 
@@ -341,10 +347,14 @@ class JournalWriter(CommitQueue):
             with self._exclusive():
                 self._core.check_usable()
                 merged, sealed = compact_segments(
-                    self._files, self.layout, self._core.meta, self._core.sealed,
-                    self.settings.compact_bytes, target_bytes or self.settings.segment_bytes,
+                    self._files,
+                    self.layout,
+                    self._core.meta,
+                    self._core.sealed,
+                    self.settings.compact_bytes,
+                    target_bytes or self.settings.segment_bytes,
                     self._core.spoil,
-                )  # fmt: skip
+                )
                 self._core.sealed = sealed
             firsts = {first for first, _ in merged}
             for segment in sealed:

@@ -158,9 +158,11 @@ def _late_schema(resolved: Resolved) -> Any:
     late = resolved.work.late
     if late is None:
         raise InvalidInputError(
-            "no row is ever too late for this operator", kind="no_late_rows",
-            operator=resolved.node.name, remedy="leave the sink of late rows out",
-        )  # fmt: skip
+            "no row is ever too late for this operator",
+            kind="no_late_rows",
+            operator=resolved.node.name,
+            remedy="leave the sink of late rows out",
+        )
     return late
 
 

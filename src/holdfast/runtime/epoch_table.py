@@ -88,11 +88,18 @@ class EpochTable:
         for row in self._rows:
             ms = row.phases_ms
             table.add_row(
-                str(row.epoch), str(row.rows), str(row.keys), str(row.changes), str(row.late),
-                _mark(row), str(row.bytes_new), f"{ms.get('plan', 0) + ms.get('build', 0):.0f}",
-                f"{ms.get('job', 0):.0f}", f"{ms.get('draft', 0) + ms.get('wait', 0):.0f}",
+                str(row.epoch),
+                str(row.rows),
+                str(row.keys),
+                str(row.changes),
+                str(row.late),
+                _mark(row),
+                str(row.bytes_new),
+                f"{ms.get('plan', 0) + ms.get('build', 0):.0f}",
+                f"{ms.get('job', 0):.0f}",
+                f"{ms.get('draft', 0) + ms.get('wait', 0):.0f}",
                 f"{row.total_ms:.0f}",
-            )  # fmt: skip
+            )
         parts: list[Any] = [table]
         for name, backlog in self._rows[-1].backlog.items() if self._rows else ():
             if backlog.total:

@@ -182,10 +182,14 @@ def _changed(before: Mapping[str, Part], after: Mapping[str, Part]) -> list[str]
 
 
 def _origins(
-    target: Node, kept: frozenset[str], known_sources: set[str],
-    resolved: Mapping[str, Resolved], sources: dict[str, None], states: dict[str, None],
+    target: Node,
+    kept: frozenset[str],
+    known_sources: set[str],
+    resolved: Mapping[str, Resolved],
+    sources: dict[str, None],
+    states: dict[str, None],
     refused: list[str],
-) -> None:  # fmt: skip
+) -> None:
     """Where the past rows of a new part come from."""
     for before in target.inputs:
         _origin(before, kept, known_sources, resolved, sources, states, refused)

@@ -195,10 +195,11 @@ class Graph:
             late = [before for before in node.inputs if isinstance(before, LateNode)]
             if late and not isinstance(node, SinkNode):
                 raise InvalidInputError(
-                    "late rows can only go into a sink", kind="late_not_into_sink",
+                    "late rows can only go into a sink",
+                    kind="late_not_into_sink",
                     operator=late[0].operator.name,
                     remedy="use pipe.sink(name, stream.late, ...), and read them from there",
-                )  # fmt: skip
+                )
 
     def _unfinished(self, what: str, remedy: str) -> InvalidInputError:
         return InvalidInputError(
@@ -216,11 +217,14 @@ class Graph:
         """
         parts = [
             Part(
-                name=node.name, kind="source", what=node.connector.kind,
-                schema=node.connector.schema_text, params=_event_time(node),
+                name=node.name,
+                kind="source",
+                what=node.connector.kind,
+                schema=node.connector.schema_text,
+                params=_event_time(node),
             )
             for node in self.sources
-        ]  # fmt: skip
+        ]
         for node in self.operators:
             steps = _steps(node)
             own = {f"column {k}" if k in steps else k: v for k, v in node.params.items()}
@@ -228,24 +232,38 @@ class Graph:
             columns = (traces or {}).get(node.name, {node.name: ""})
             parts.append(
                 Part(
-                    name=node.name, kind="operator", what=node.what, stateful=node.name in columns,
-                    inputs=_named_inputs(node), keys=list(node.keys), params=params,
+                    name=node.name,
+                    kind="operator",
+                    what=node.what,
+                    stateful=node.name in columns,
+                    inputs=_named_inputs(node),
+                    keys=list(node.keys),
+                    params=params,
                     schema=columns.get(node.name, ""),
                 )
-            )  # fmt: skip
+            )
             parts.extend(
-                Part(name=name, kind="operator", what=f"{node.what} part", stateful=True,
-                     inputs=[node.name], schema=text)
+                Part(
+                    name=name,
+                    kind="operator",
+                    what=f"{node.what} part",
+                    stateful=True,
+                    inputs=[node.name],
+                    schema=text,
+                )
                 for name, text in columns.items()
                 if name != node.name
-            )  # fmt: skip
+            )
         parts.extend(
             Part(
-                name=node.name, kind="sink", what=node.connector.kind, inputs=_named_inputs(node),
+                name=node.name,
+                kind="sink",
+                what=node.connector.kind,
+                inputs=_named_inputs(node),
                 params={**node.connector.params, **_steps(node)},
             )
             for node in self.sinks
-        )  # fmt: skip
+        )
         return topology(*parts)
 
 

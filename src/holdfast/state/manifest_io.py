@@ -128,9 +128,15 @@ def entry_of(run: RunInfo) -> FileEntry:
 def info_of(entry: FileEntry, trace: str) -> RunInfo:
     """An entry of the inventory as a run."""
     facts = (
-        entry.operator, entry.partition, entry.hash_min, entry.hash_max,
-        entry.vnode_low, entry.vnode_high, entry.epoch_low, entry.epoch_high,
-    )  # fmt: skip
+        entry.operator,
+        entry.partition,
+        entry.hash_min,
+        entry.hash_max,
+        entry.vnode_low,
+        entry.vnode_high,
+        entry.epoch_low,
+        entry.epoch_high,
+    )
     if entry.kind not in _RUN_KINDS or any(fact is None for fact in facts):
         raise _unusable(entry, "a fact is missing, or it is no run")
     try:

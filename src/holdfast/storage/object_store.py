@@ -261,23 +261,34 @@ class ObjectStorage:
         text = str(error)
         if "NoSuchBucket" in text:
             return StorageError(
-                "bucket does not exist", kind="no_bucket", url=self._url, took_effect=False,
+                "bucket does not exist",
+                kind="no_bucket",
+                url=self._url,
+                took_effect=False,
                 remedy="create the bucket or correct its name",
-            )  # fmt: skip
+            )
         if isinstance(error, (remote.NotFoundError, FileNotFoundError)):
             return NotFoundError("object does not exist", path=path)
         if isinstance(error, remote.InvalidPathError):
             return StorageError(
                 "an object of another program has a name that cannot be listed",
-                kind="foreign_key", url=self._url, path=path, reason=_first_line(error),
-                remedy="move that object out of the prefix", took_effect=False,
-            )  # fmt: skip
+                kind="foreign_key",
+                url=self._url,
+                path=path,
+                reason=_first_line(error),
+                remedy="move that object out of the prefix",
+                took_effect=False,
+            )
         denied = (remote.PermissionDeniedError, remote.UnauthenticatedError, PermissionError)
         if isinstance(error, denied) or "403 Forbidden" in text or "AccessDenied" in text:
             return StorageError(
-                "the object store refused the request", kind="denied", url=self._url, path=path,
-                remedy="check credentials and the bucket's policy", took_effect=False,
-            )  # fmt: skip
+                "the object store refused the request",
+                kind="denied",
+                url=self._url,
+                path=path,
+                remedy="check credentials and the bucket's policy",
+                took_effect=False,
+            )
         return StorageError(
             "the object store did not answer as expected",
             kind="unreachable",
@@ -326,10 +337,14 @@ class ObjectStorageWriter:
             self._file.write(view)
         except OSError as error:  # the spool file's disk
             raise StorageError(
-                "the temporary directory cannot take the object", kind="spool_failed",
-                path=self._path, reason=error.strerror, took_effect=False, retryable=True,
+                "the temporary directory cannot take the object",
+                kind="spool_failed",
+                path=self._path,
+                reason=error.strerror,
+                took_effect=False,
+                retryable=True,
                 remedy="free some space there, or set TMPDIR to another disk",
-            ) from error  # fmt: skip
+            ) from error
         self._size += len(view)
         return len(view)
 

@@ -111,22 +111,35 @@ def positions() -> SearchStrategy[Position]:
         st.builds(DeltaPosition, table=names(), version=counts, files=counts),
         st.builds(
             JournalPosition,
-            journal=names(), segment=counts, offset=counts, sequence=counts, chain=digests(),
+            journal=names(),
+            segment=counts,
+            offset=counts,
+            sequence=counts,
+            chain=digests(),
         ),
         st.builds(
-            IcebergPosition, table=names(), snapshot=counts, sequence=counts, files=counts,
+            IcebergPosition,
+            table=names(),
+            snapshot=counts,
+            sequence=counts,
+            files=counts,
             phase=st.sampled_from(["follow", "snapshot"]),
         ),
         st.builds(
-            OpenPosition, kind=names(), order=st.sampled_from(["number", "text", "fixed", "none"]),
+            OpenPosition,
+            kind=names(),
+            order=st.sampled_from(["number", "text", "fixed", "none"]),
             offsets=st.dictionaries(names(), counts.map(str), max_size=3),
             meta=st.dictionaries(names(), st.text(max_size=9), max_size=2),
         ),
         st.builds(
             PostgresPosition,
-            slots=st.dictionaries(names(), lsn, max_size=3), phase=st.just("snapshot"),
+            slots=st.dictionaries(names(), lsn, max_size=3),
+            phase=st.just("snapshot"),
             snapshot=st.builds(
-                PostgresSnapshot, xmin=st.integers(1, 99), xmax=st.integers(99, 2**40),
+                PostgresSnapshot,
+                xmin=st.integers(1, 99),
+                xmax=st.integers(99, 2**40),
             ),
             tables=st.dictionaries(
                 names(), st.builds(TableProgress, rows=counts, done=st.booleans()), max_size=3
@@ -134,7 +147,7 @@ def positions() -> SearchStrategy[Position]:
         ),
         st.builds(FilesPosition, files=counts, recent=st.lists(st.text(max_size=20), max_size=3)),
         counters(),
-    )  # fmt: skip
+    )
 
 
 def counters() -> SearchStrategy[CounterPosition]:
@@ -157,11 +170,15 @@ def topologies(draw: Any) -> Topology:
         inputs = [] if kind == "source" else draw(st.lists(st.sampled_from(before), unique=True))
         parts.append(
             Part(
-                name=name, kind=kind, what=draw(names()), inputs=inputs,
-                keys=draw(st.lists(names(), max_size=2)), version=draw(st.integers(1, 5)),
+                name=name,
+                kind=kind,
+                what=draw(names()),
+                inputs=inputs,
+                keys=draw(st.lists(names(), max_size=2)),
+                version=draw(st.integers(1, 5)),
                 params=draw(st.dictionaries(names(), st.text(max_size=10), max_size=2)),
             )
-        )  # fmt: skip
+        )
     return topology(*parts)
 
 
@@ -181,15 +198,23 @@ def manifests(draw: Any) -> Manifest:
         size = draw(st.integers(0, 2**40))
         partition = draw(st.integers(0, 99_999))
         path = paths.run(
-            checkpoint, name, partition,
-            draw(st.text(_HEX, min_size=16, max_size=16)), snapshot=True,
-        )  # fmt: skip
+            checkpoint,
+            name,
+            partition,
+            draw(st.text(_HEX, min_size=16, max_size=16)),
+            snapshot=True,
+        )
         files.append(
             FileEntry(
-                path=path, size=size, sha256=draw(digests()), kind="snapshot", operator=name,
-                partition=partition, rows=draw(counts),
+                path=path,
+                size=size,
+                sha256=draw(digests()),
+                kind="snapshot",
+                operator=name,
+                partition=partition,
+                rows=draw(counts),
             )
-        )  # fmt: skip
+        )
         operators.append(OperatorEntry(name=name, trace="latest", bytes=size))
     total = sum(entry.size for entry in files)
     return Manifest(

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -458,6 +459,20 @@ class CatalogWriter:
         return len(old)
 
 
+def hint_bytes(state: CatalogState, checkpoint: CheckpointId, epoch: Epoch) -> bytes:
+    """The hint that tells of a catalog's head and of its newest checkpoint."""
+    return latest_bytes(
+        Latest(
+            format=FORMAT_VERSION,
+            sha256=NO_DIGEST,
+            sequence=state.head,
+            record_sha256=state.head_sha256,
+            checkpoint=checkpoint,
+            epoch=epoch,
+        )
+    )
+
+
 def write_hint(
     directory: PipelineDirectory,
     storage: Storage,
@@ -466,18 +481,9 @@ def write_hint(
     epoch: Epoch,
 ) -> None:
     """Leave the hint; a failure is ignored."""
-    latest = Latest(
-        format=FORMAT_VERSION,
-        sha256=NO_DIGEST,
-        sequence=state.head,
-        record_sha256=state.head_sha256,
-        checkpoint=checkpoint,
-        epoch=epoch,
-    )
-    try:
-        storage.put(directory.at(paths.LATEST), latest_bytes(latest), durable=False)
-    except HoldfastError:
-        return
+    content = hint_bytes(state, checkpoint, epoch)
+    with suppress(HoldfastError):
+        storage.put(directory.at(paths.LATEST), content, durable=False)
 
 
 def read_hint(directory: PipelineDirectory) -> Latest | None:

@@ -128,9 +128,10 @@ class Collector:
         dropped = tuple(entry.checkpoint for entry in plan.drop)
         if dry_run:
             state = CatalogState(
-                base=self._state.base, head=self._state.head,
+                base=self._state.base,
+                head=self._state.head,
                 live=tuple(e for e in self._state.live if e.checkpoint not in dropped),
-            )  # fmt: skip
+            )
             sweep = self._plan_sweep(self._reader.directory.list(), state, busy)
             return SweepReport(sweep, dropped=dropped, dry_run=True)
         self._rescue_pinned()

@@ -180,11 +180,19 @@ def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evid
     if state.damage:
         seen = max(seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader))
     return replace(
-        empty, header=header, state=state, outcomes=outcomes, checked=checked,
-        manifests=manifests, depth=depth, epoch_seen=seen, retired=retired,
-        rescue=lost_but_whole(witnesses, state, reader), coverage=coverage,
+        empty,
+        header=header,
+        state=state,
+        outcomes=outcomes,
+        checked=checked,
+        manifests=manifests,
+        depth=depth,
+        epoch_seen=seen,
+        retired=retired,
+        rescue=lost_but_whole(witnesses, state, reader),
+        coverage=coverage,
         notes=tuple(str(finding) for finding in (*state.damage, *outcomes.damage)),
-    )  # fmt: skip
+    )
 
 
 def _deep(settings: Settings, entry: Summary) -> bool:

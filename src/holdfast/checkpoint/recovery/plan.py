@@ -128,12 +128,16 @@ class RecoveryOptions:
 def plan_recovery(evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
     """Decide. Pure: the same evidence and options give the same plan."""
     plan = RecoveryPlan(
-        mode="fresh", pipeline=evidence.pipeline, depth=evidence.depth, notes=evidence.notes,
-        epoch_next=Epoch(evidence.epoch_seen + 1), rescue=evidence.rescue,
+        mode="fresh",
+        pipeline=evidence.pipeline,
+        depth=evidence.depth,
+        notes=evidence.notes,
+        epoch_next=Epoch(evidence.epoch_seen + 1),
+        rescue=evidence.rescue,
         coverage=evidence.coverage,
         damaged=bool(evidence.state.damage or evidence.outcomes.damage)
         or any(errors_of([*found]) for found in evidence.checked.values()),
-    )  # fmt: skip
+    )
     if evidence.failure is not None:
         return _refuse(plan, evidence.failure)
     state = evidence.state

@@ -469,11 +469,15 @@ def _restore_header(reader: StoreReader, storage: Storage, plan: RebuildPlan, cl
     manifest = plan.take[-1].manifest
     data = header_bytes(
         StoreHeader(
-            format=FORMAT_VERSION, sha256=NO_DIGEST, lineage=manifest.lineage,
-            pipeline=manifest.pipeline, created_us=clock.wall_us(),
-            vnodes=manifest.topology.vnodes, holdfast=__version__,
+            format=FORMAT_VERSION,
+            sha256=NO_DIGEST,
+            lineage=manifest.lineage,
+            pipeline=manifest.pipeline,
+            created_us=clock.wall_us(),
+            vnodes=manifest.topology.vnodes,
+            holdfast=__version__,
         )
-    )  # fmt: skip
+    )
     try:
         publish(storage, path, data, clock)
     except AlreadyExistsError:

@@ -115,17 +115,27 @@ def fork_pipeline(
         if opened.lease is not None:
             opened.lease.release()
     return Forked(
-        origin=origin, source=source, fork=new, summary=done.summary, pin=held,
-        files=len(done.manifest.files), bytes_shared=done.manifest.bytes_total,
-    )  # fmt: skip
+        origin=origin,
+        source=source,
+        fork=new,
+        summary=done.summary,
+        pin=held,
+        files=len(done.manifest.files),
+        bytes_shared=done.manifest.bytes_total,
+    )
 
 
 def _pin(reader: StoreReader, environment: StoreEnvironment, new: str, source: Summary) -> Pin:
     """Hold the origin's checkpoint for the fork; once more does no harm."""
     return pin(
-        reader, environment.storage, environment.clock,
-        label=fork_label(new), ref=source.checkpoint, note=fork_note(new), fork=True,
-    )  # fmt: skip
+        reader,
+        environment.storage,
+        environment.clock,
+        label=fork_label(new),
+        ref=source.checkpoint,
+        note=fork_note(new),
+        fork=True,
+    )
 
 
 def _commit(
@@ -137,9 +147,14 @@ def _commit(
 ) -> Committed:
     try:
         return commit_draft(
-            opened.reader.directory, environment.storage, opened.catalog, draft, None,
-            lineage=opened.header.lineage, clock=environment.clock,
-        )  # fmt: skip
+            opened.reader.directory,
+            environment.storage,
+            opened.catalog,
+            draft,
+            None,
+            lineage=opened.header.lineage,
+            clock=environment.clock,
+        )
     except CorruptionError:
         if source.checkpoint in reader.retired([source.checkpoint]):
             raise retired_error(source.checkpoint) from None

@@ -152,8 +152,9 @@ def next_record(ends: Ends, live: tuple[Summary, ...]) -> EncodedRecord | None:
     if mark == at or (_is_synced(head) and mark == through):
         return None
     if _is_synced(ends.source_head) and at == (
-        ends.source_head.sequence - 1, ends.source_head.previous
-    ):  # fmt: skip
+        ends.source_head.sequence - 1,
+        ends.source_head.previous,
+    ):
         return None  # the source is itself a replica of the target
     if _is_synced(ends.source_head) and list(live) == list(ends.source.live):
         # A replica of a replica is a replica of the first one: the same record says so.
@@ -174,7 +175,13 @@ def _written(
     number: Sequence, previous: str, writer: WriterId, at_us: int, body: BaseBody
 ) -> EncodedRecord:
     record = Record(
-        format=FORMAT_VERSION, sha256=NO_DIGEST, sequence=number, base=number,
-        previous=previous, writer=writer, at_us=at_us, body=body,
-    )  # fmt: skip
+        format=FORMAT_VERSION,
+        sha256=NO_DIGEST,
+        sequence=number,
+        base=number,
+        previous=previous,
+        writer=writer,
+        at_us=at_us,
+        body=body,
+    )
     return EncodedRecord(number, record_bytes(record))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from holdfast.checkpoint.commit.catalog import CatalogState, record_numbers
+from holdfast.checkpoint.commit.catalog import CatalogState, hint_bytes, record_numbers
 from holdfast.checkpoint.commit.conditional_put import publish
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.gc.reachability import SweepPlan, plan_sweep, reachable, run_sweep
@@ -44,14 +44,11 @@ from holdfast.errors import (
     RefusedError,
 )
 from holdfast.format import paths
-from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import (
     RECORD_BYTES_MAX,
     SMALL_BYTES_MAX,
     BaseBody,
-    Latest,
     Summary,
-    latest_bytes,
     parse_record,
     pin_bytes,
 )
@@ -114,9 +111,16 @@ def sync_pipeline(
             held.take()
         for attempt in range(_TRIES):
             work = _Sync(
-                there, here, target, clock, held,
-                deep=deep, prune=prune, again=attempt > 0, progress=progress,
-            )  # fmt: skip
+                there,
+                here,
+                target,
+                clock,
+                held,
+                deep=deep,
+                prune=prune,
+                again=attempt > 0,
+                progress=progress,
+            )
             try:
                 return work.run()
             except (NotFoundError, CorruptionError, ConflictError) as error:
@@ -471,12 +475,7 @@ class _Sync:
         newest = state.candidates[0] if state.candidates else None
         if newest is None:
             return
-        hint = latest_bytes(
-            Latest(
-                format=FORMAT_VERSION, sha256=NO_DIGEST, sequence=state.head,
-                record_sha256=state.head_sha256, checkpoint=newest.checkpoint, epoch=newest.epoch,
-            )
-        )  # fmt: skip
+        hint = hint_bytes(state, newest.checkpoint, newest.epoch)
         if _bytes_of(self._here, paths.LATEST, SMALL_BYTES_MAX) != hint:
             self._target.put(self._here.directory.at(paths.LATEST), hint, durable=False)
 

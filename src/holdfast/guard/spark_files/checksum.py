@@ -72,9 +72,11 @@ class HadoopCheck:
         number = self._number
         if number >= len(self._expected) or zlib.crc32(piece) != self._expected[number]:
             raise damaged(
-                "file differs from the checksum beside it", self._path,
-                checksums=self._sidecar_path, block=number,
-            )  # fmt: skip
+                "file differs from the checksum beside it",
+                self._path,
+                checksums=self._sidecar_path,
+                block=number,
+            )
         self._number += 1
 
 
@@ -95,9 +97,11 @@ def check_spark(data: bytes, sidecar: bytes, path: str, sidecar_path: str) -> bo
         raise damaged("checksum of an unknown kind", sidecar_path, reason=stated.algorithm[:20])
     if stated.mainFileSize != len(data):
         raise damaged(
-            "state file has another size than its checksum file says", path,
-            expected=stated.mainFileSize, actual=len(data),
-        )  # fmt: skip
+            "state file has another size than its checksum file says",
+            path,
+            expected=stated.mainFileSize,
+            actual=len(data),
+        )
     actual = crc32c(data)
     if actual is None:
         return False

@@ -24,9 +24,24 @@ _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _STORE = rf"state/(?P<operator>{_N})/(?P<partition>{_N})/(?:(?P<store>[A-Za-z][A-Za-z0-9_-]*)/)?"
 
 Kind = Literal[
-    "metadata", "offset", "commit", "source", "operator", "state_schema", "schema", "delta",
-    "snapshot", "zip", "changelog", "sst", "log", "checksum", "hadoop", "sink", "temporary",
-]  # fmt: skip
+    "metadata",
+    "offset",
+    "commit",
+    "source",
+    "operator",
+    "state_schema",
+    "schema",
+    "delta",
+    "snapshot",
+    "zip",
+    "changelog",
+    "sst",
+    "log",
+    "checksum",
+    "hadoop",
+    "sink",
+    "temporary",
+]
 
 _SOURCES: tuple[tuple[Kind, str], ...] = (
     ("metadata", r"metadata"),

@@ -123,7 +123,7 @@ def _compare(change: StoreDiff, before: dict[bytes, bytes], after: dict[bytes, b
 
 def _whole(
     savepoints: Savepoints, index: Index, parts: list[StoreFacts], bytes_max: int
-) -> dict[bytes, bytes]:  # fmt: skip
+) -> dict[bytes, bytes]:
     if sum(_sizes(index, part) for part in parts) > bytes_max:
         raise UnreadableError(f"state is larger than {bytes_max} bytes")
     state: dict[bytes, bytes] = {}

@@ -77,12 +77,23 @@ class BodyColumns:
 def encode_body(columns: BodyColumns) -> bytes:
     """Lay the buffers down behind their directory."""
     buffers = (
-        columns.ids, columns.correlations, columns.causations, columns.walls, columns.clocks,
-        columns.entity.codes, columns.entity.offsets, columns.entity.data,
-        columns.scope.codes, columns.scope.offsets, columns.scope.data,
-        columns.event_kind.codes, columns.event_kind.offsets, columns.event_kind.data,
-        columns.payload_offsets, columns.payload,
-    )  # fmt: skip
+        columns.ids,
+        columns.correlations,
+        columns.causations,
+        columns.walls,
+        columns.clocks,
+        columns.entity.codes,
+        columns.entity.offsets,
+        columns.entity.data,
+        columns.scope.codes,
+        columns.scope.offsets,
+        columns.scope.data,
+        columns.event_kind.codes,
+        columns.event_kind.offsets,
+        columns.event_kind.data,
+        columns.payload_offsets,
+        columns.payload,
+    )
     lengths = [len(buffer) for buffer in buffers]
     parts: list[Any] = [DIRECTORY.pack(*lengths)]
     for buffer, length in zip(buffers, lengths, strict=True):
@@ -254,8 +265,18 @@ class BodyReader:
             sequence, walls, clocks = sequence[rows], walls[rows], clocks[rows]
             keys = [column.take(chosen) for column in keys]
             payload = payload.take(chosen)
-        names = ("sequence", "id", "correlation", "causation", "entity", "scope", "kind",
-                 "wall_time", "clock", "payload")  # fmt: skip
+        names = (
+            "sequence",
+            "id",
+            "correlation",
+            "causation",
+            "entity",
+            "scope",
+            "kind",
+            "wall_time",
+            "clock",
+            "payload",
+        )
         times = pa.array(walls).view(TIME_TYPE)
         columns = [pa.array(sequence), *keys, *texts, times, pa.array(clocks), payload]
         return pa.RecordBatch.from_arrays(columns, names=list(names))

@@ -180,9 +180,15 @@ def pack_index(index: SegmentIndex, journal_id: bytes, following: int, chain: by
     buffers = [buffer.tobytes() for buffer in index.buffers()]
     body = b"".join(part for data in buffers for part in (data, bytes(-len(data) % 8)))
     head = _HEADER.pack(
-        INDEX_MAGIC, INDEX_VERSION, journal_id, index.first_sequence, following, chain,
-        *(len(data) for data in buffers), 0,
-    )[:-4]  # fmt: skip
+        INDEX_MAGIC,
+        INDEX_VERSION,
+        journal_id,
+        index.first_sequence,
+        following,
+        chain,
+        *(len(data) for data in buffers),
+        0,
+    )[:-4]
     crc = crc32c(body, crc32c(head))
     return head + struct.pack("<I", crc) + body
 

@@ -56,9 +56,16 @@ class SegmentHeader:
 def pack_segment_header(header: SegmentHeader) -> bytes:
     """The 128 bytes at the beginning of a segment."""
     data = _HEADER.pack(
-        SEGMENT_MAGIC, SEGMENT_VERSION, header.journal_id, header.first_sequence,
-        header.previous_hash, header.clock, header.created_us, _ZERO40, 0,
-    )  # fmt: skip
+        SEGMENT_MAGIC,
+        SEGMENT_VERSION,
+        header.journal_id,
+        header.first_sequence,
+        header.previous_hash,
+        header.clock,
+        header.created_us,
+        _ZERO40,
+        0,
+    )
     return data[:-4] + struct.pack("<I", google_crc32c.value(data[:-4]))
 
 
@@ -122,9 +129,11 @@ class FrameTable:
         """As lists that can grow."""
         table = self.table
         return FrameDirectory(
-            table["offset"].tolist(), table["first"].tolist(),
-            table["wall_min"].tolist(), table["wall_max"].tolist(),
-        )  # fmt: skip
+            table["offset"].tolist(),
+            table["first"].tolist(),
+            table["wall_min"].tolist(),
+            table["wall_max"].tolist(),
+        )
 
 
 def frame_table(data: bytes | memoryview) -> FrameTable:
@@ -156,9 +165,17 @@ def pack_footer(
 ) -> bytes:
     """Frame directory and trailer, to be appended behind the last frame."""
     data = _TRAILER.pack(
-        FOOTER_MAGIC, SEGMENT_VERSION, journal_id, first, following, at, chain,
-        hash_bytes(directory), len(directory) // _ENTRY.itemsize, 0,
-    )  # fmt: skip
+        FOOTER_MAGIC,
+        SEGMENT_VERSION,
+        journal_id,
+        first,
+        following,
+        at,
+        chain,
+        hash_bytes(directory),
+        len(directory) // _ENTRY.itemsize,
+        0,
+    )
     return directory + data[:-4] + struct.pack("<I", google_crc32c.value(data[:-4]))
 
 

@@ -47,9 +47,11 @@ def missing_root(root: str) -> HoldfastError:
         pass
     if os.path.exists(root):
         return InvalidInputError(
-            "not a directory", kind="not_a_directory", path=root,
+            "not a directory",
+            kind="not_a_directory",
+            path=root,
             remedy="give the directory that holds the pipelines",
-        )  # fmt: skip
+        )
     return NotFoundError(
         "directory does not exist", kind="no_root", path=root, remedy="check the path"
     )
@@ -118,10 +120,13 @@ def translate(error: OSError, path: str, *, took_effect: bool | None) -> Holdfas
 def temporary_lost(path: str) -> StorageError:
     """Says that somebody deletes what is being written."""
     return StorageError(
-        "temporary files vanish as soon as they are written", kind="temporary_lost",
-        path=path, took_effect=False, retryable=True,
+        "temporary files vanish as soon as they are written",
+        kind="temporary_lost",
+        path=path,
+        took_effect=False,
+        retryable=True,
         remedy="find out who deletes them; only a clean-up of Holdfast should",
-    )  # fmt: skip
+    )
 
 
 def root_text(root: str | Path) -> str:
@@ -133,7 +138,9 @@ def root_text(root: str | Path) -> str:
         text = "\0"
     if "\0" in text:
         raise InvalidInputError(
-            "not the name of a directory", kind="bad_url", path=repr(str(root))[:200],
+            "not the name of a directory",
+            kind="bad_url",
+            path=repr(str(root))[:200],
             remedy="give a path that this system knows",
-        )  # fmt: skip
+        )
     return text
