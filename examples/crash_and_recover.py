@@ -1,4 +1,4 @@
-"""Commit, crash in the middle of the next commit, recover. Run it again: it goes on."""
+"""Commit, crash in the middle of the next commit, recover. Run it again: it continues."""
 
 import sys
 
@@ -61,5 +61,5 @@ step(again)
 read, total = restore(again)
 assert total == sum(range(read)), "nothing lost, nothing counted twice"
 assert hf.checkpoint.verify_store(again.reader, deep=True).ok
-print(f"went on:    {read} numbers, total {total}, every byte verified")
+print(f"continued:  {read} numbers, total {total}, every byte verified")
 again.close()

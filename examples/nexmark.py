@@ -4,7 +4,7 @@
 
 Each query is declared twice: as a pipeline over streams, and as plain Spark over all rows at once.
 The program runs the pipeline epoch by epoch into a Parquet changelog, adds the changelog up, and
-compares it with Spark's answer. Run it again: it goes on where it stopped.
+compares it with Spark's answer. Run it again: it continues where it stopped.
 
 Of 50 events one is a person, three are auctions and 46 are bids; an event happens every 10 ms. Two
 differences from the original: q5 and q7 give one row where several tie (the smallest), and q12
@@ -276,7 +276,7 @@ class Nexmark:
         if "_weight" in log.columns:
             columns = [name for name in log.columns if name != "_weight"]
             log = log.groupBy(*columns).agg(F.sum("_weight").alias("_n")).where("_n <> 0")
-            assert log.where("_n < 0").isEmpty(), "rows were taken back that never came"
+            assert log.where("_n < 0").isEmpty(), "rows were retracted that never came"
             log = log.withColumn("copy", F.explode(F.sequence(F.lit(1), "_n"))).drop("_n", "copy")
         kinds = {f.name: f.dataType for f in wanted.schema.fields}
         got = log.select(*(F.col(name).cast(kind) for name, kind in kinds.items())).cache()

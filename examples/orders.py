@@ -1,4 +1,4 @@
-"""Orders into totals by customer: a real pipeline on Spark that goes on where it stopped.
+"""Orders into totals by customer: a real pipeline on Spark that continues where it stopped.
 
 Run it again and again: every run reads the next orders, exactly once.
 

@@ -125,3 +125,35 @@ def test_the_layers_are_drawn_as_they_are_tested():
     table = ARCHITECTURE.read_text(encoding="utf-8").split("\n## ")[0]
     drawn = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", table, re.MULTILINE)
     assert drawn == LAYERS
+
+
+# What a reader of the field would not say, and what to say instead.
+OLD_WORDS = {
+    r"\bbeside\b": "concurrently, next to",
+    r"\banew\b": "again, from scratch",
+    r"\blet(?:s|ting)?(?: \w+){0,3} go\b": "release, discard",
+    r"\b(?:take|takes|taken|taking|took)(?: \w+){0,2} back\b": "retract",
+    r"\bmust bear\b": "is idempotent",
+    r"\bwhoever\b": "the one that",
+    r"\bto be had\b": "available as",
+    r"\b(?:go|goes|going|went|gone) on\b": "continue, resume",
+    r"\b(?:function|aggregate)s? of the user\b": "the user function",
+    r"\blook-ups?\b": "lookup",
+    r"\bmerg(?:e|es|ing) of runs\b": "compaction",
+    r"\bslices? of (?:a|the|every|each) source": "split",
+    r"\bdifferent rows\b": "distinct rows",
+}
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "reference"], ids=_name
+)
+def test_documents_use_the_words_of_the_field(page):
+    """No page falls back into words that a reader from Flink, Iceberg or DBSP has to guess."""
+    text = " ".join(_prose(page).split())
+    old = {
+        found.group(): instead
+        for pattern, instead in OLD_WORDS.items()
+        for found in re.finditer(pattern, text, re.IGNORECASE)
+    }
+    assert old == {}
