@@ -22,7 +22,8 @@ def worked(name):
 
 
 @pytest.fixture
-def example(root):
+def example(tmp_path):
+    root = tmp_path / "log"
     with open_writer(root) as writer:
         event = Event(
             entity="order-1",

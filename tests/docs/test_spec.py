@@ -139,7 +139,7 @@ def _structs():
         for name, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, msgspec.Struct) and name[0] != "_"
     }
-    for name in ("Document", "Difference"):  # the two fields of section 2; never stored
+    for name in ("Document", "TopologyDifference"):  # the two fields of section 2; never stored
         found.pop(name)
     return found
 
