@@ -23,7 +23,7 @@ setup:  ## prepare .venv with everything that tests and checks need (other targe
 # Tests start Spark some thirty times; this takes a minute once.
 ready: setup  ## set-up, and Spark's classes kept in .venv so that tests start it sooner (tests do it themselves)
 	@$(IN_VENV) HOLDFAST_CACHE="$(CURDIR)/.venv/cache" JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1" \
-		.venv/bin/holdfast prepare || echo "tests go on without it, and take longer"
+		.venv/bin/holdfast warmup || echo "tests go on without it, and take longer"
 
 run:  ## orders through a pipeline on Spark, checked against Spark's own answer; again: it goes on
 	@$(SETUP) run

@@ -101,7 +101,7 @@ def middle(some: list[Took]) -> Took:
 
 
 def holdfast(*args: object) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli", *map(str, args)]
+    return [sys.executable, "-m", "holdfast", *map(str, args)]
 
 
 def alternate(rounds: int, *lines: list[str]) -> tuple[list[Took], list[str]]:

@@ -3,7 +3,7 @@
 Run: python benchmarks/bench_start.py [--quick] [--rounds 5]
 
 A small pipeline (generated rows, an aggregate, two Parquet sinks), started as a user does. The sides
-take turns: Spark's own Python daemon, Holdfast's, and Holdfast's after `holdfast prepare`.
+take turns: Spark's own Python daemon, Holdfast's, and Holdfast's after `holdfast warmup`.
 """
 
 from __future__ import annotations

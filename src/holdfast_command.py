@@ -29,7 +29,7 @@ def interrupted(number: int, frame: object) -> None:
 def command() -> None:
     """Run the command line, and leave."""
     signal.signal(signal.SIGINT, interrupted)
-    from holdfast.cli.entry import command as run
+    from holdfast.cli.main import command as run
 
     run()
 

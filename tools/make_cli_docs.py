@@ -13,6 +13,7 @@ import os
 import sys
 import types
 import typing
+from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 os.environ.update(COLUMNS="80", TERM="dumb", NO_COLOR="1")
 
-from holdfast.cli import machine, main, values  # noqa: E402 - after the path
-from holdfast.cli.app import VERBS  # noqa: E402
+from holdfast.cli import failures, output, parts  # noqa: E402 - after the path
+from holdfast.cli.app import PACKAGE, load, sections  # noqa: E402
+from holdfast.cli.main import main  # noqa: E402
 from holdfast.format.findings import Finding  # noqa: E402
 
 CLI = ROOT / "docs" / "reference" / "cli.md"
@@ -35,7 +37,7 @@ Made from `--help` by `python tools/make_cli_docs.py`; a test compares. `pip ins
 'holdfast-spark[cli]'` brings the command; `[state,sql]` adds queries over state, `[object]` object
 stores.
 
-- Exit codes of every verb, `guard`, `journal` and `run` included:
+- Exit codes of every command, `guard`, `journal` and `run` included:
 
 | code | meaning |
 |---|---|
@@ -46,54 +48,31 @@ stores.
 
 - `STORE` is a root or ROOT/PIPELINE, as a path, `file://`, `s3://`, `gs://` or `az://` address. A
   root with one pipeline needs no name.
-- `REF` is a checkpoint: an id, the start of one (four characters or more), a label, an epoch
-  (`17` or `epoch:17`), a time (`2026-11-15T21:30`, UTC unless it says otherwise; `ago:2h`: the
-  newest one of that time), or `latest`.
+- `REF` is a checkpoint: an epoch, an id, a label, a time, `ago:2h` or `latest`. The grammar is
+  that of Python: [naming a checkpoint](checkpoints.md).
 - Object stores take their settings from the environment (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`,
   `AWS_ALLOW_HTTP=true` and so on) and from `--option key=value`, which wins.
-- Read verbs never write. `--json` prints exactly one document: [json.md](json.md). An error is
-  one, too.
+- Commands that read never write. `--json` prints exactly one document: [json.md](json.md). An error
+  is one, too.
 - Colours appear on a terminal only, and not with `NO_COLOR`. Progress bars go to standard error
   of a terminal.
-- `holdfast --install-completion` sets up completion for the shell.
+- `holdfast --install-completion` sets up completion for bash, zsh or fish; `python -m holdfast`
+  is the same command.
 - `HOLDFAST_DEBUG=1` adds tracebacks.
 """
 
 _JSON_HEAD = """\
-# The JSON of each verb
+# The JSON of each command
 
-Made from `src/holdfast/cli/values.py` and `machine.py` by `python tools/make_cli_docs.py`; a test
-compares. Every
-document has a `schema` with a name and a number. Fields are only ever added; a change of meaning
-gets a new number. Times are microseconds since 1970-01-01 UTC, sizes are bytes, nothing is
-rounded. Values that JSON has no form for (decimals, times and bytes of a row) are text. No sink
-token and no secret is ever part of a document.
+Made from the values in `src/holdfast/cli/commands/` by `python tools/make_cli_docs.py`; a test
+compares. Every document has a `schema` with a name and a number. Fields are only ever added; a
+change of meaning gets a new number. Times are microseconds since 1970-01-01 UTC, sizes are bytes,
+nothing is rounded. Values that JSON has no form for (decimals, times and bytes of a row) are text.
+No sink token and no secret is ever part of a document.
 
-A verb that cannot do its work prints `holdfast.error/1` and exits with 1 or 2; `kind` is stable:
+A command that cannot do its work prints `holdfast.error/1` and exits with 1 or 2; `kind` is stable:
 [errors](errors.md).
 """
-
-_TOP: dict[type[msgspec.Struct], str] = {
-    values.Listing: "holdfast ls STORE",
-    values.Pipelines: "holdfast ls ROOT, where the root has several pipelines",
-    values.CheckpointView: "holdfast show STORE REF",
-    values.Verification: "holdfast verify STORE",
-    values.Recovery: "holdfast recover --plan STORE",
-    values.Pinned: "holdfast pin STORE LABEL REF, holdfast unpin STORE LABEL",
-    values.Collection: "holdfast gc STORE, holdfast delete STORE REF",
-    values.Rebuild: "holdfast rebuild-catalog STORE",
-    values.Restore: "holdfast restore --to REF STORE",
-    values.Upgrade: "holdfast upgrade STORE",
-    values.StateRows: "holdfast state STORE OPERATOR",
-    values.OperatorList: "holdfast state STORE",
-    values.Difference: "holdfast diff STORE A B",
-    values.Fork: "holdfast fork STORE REF NEW",
-    values.Sync: "holdfast sync SRC DST",
-    machine.Diagnosis: "holdfast doctor STORE",
-    machine.Preparation: "holdfast prepare",
-    machine.Run: "holdfast run FILE",
-    values.Failure: "any verb that fails",
-}
 
 _MEANINGS = {
     "abandon": "checkpoints that would be left behind",
@@ -201,7 +180,7 @@ _MEANINGS = {
     "reasons": "why it stays",
     "records": "catalog records of format 1 that one base record replaces",
     "refusal": "why it is refused; null when it is not",
-    "released": "origins whose savepoint for this fork was let go",
+    "released": "origins whose savepoint for this fork was released",
     "remedy": "what to do about it",
     "removed": "rows that only the earlier one has",
     "removed_bytes": "size of old files that were removed at the destination",
@@ -261,41 +240,58 @@ def help_of(*words: str) -> str:
     return "\n".join(line.rstrip() for line in out.getvalue().strip().splitlines())
 
 
+def commands() -> list[str]:
+    """Names of all commands, in the order of `holdfast --help`."""
+    return [name for names in sections().values() for name in names]
+
+
 def cli_page() -> str:
-    """The whole page of verbs."""
-    parts = [_CLI_HEAD]
-    parts += [f"## {name}\n\n```text\n{help_of(name)}\n```\n" for name in VERBS]
-    parts.append(
-        "## journal, guard\n\nGroups of their own, listed by `holdfast --help` where they are "
-        "installed: `holdfast journal --help`, `holdfast guard --help`.\n"
-    )
-    return "\n".join(parts)
+    """The whole page of commands."""
+    chapters = [_CLI_HEAD]
+    for name in commands():
+        chapters.append(f"## {name}\n\n```text\n{help_of(name)}\n```\n")
+        chapters += [
+            f"### {name} {inner}\n\n```text\n{help_of(name, inner)}\n```\n"
+            for inner in getattr(load(name), "commands", ())
+        ]
+    return "\n".join(chapters)
 
 
 def json_page() -> str:
     """The whole page of documents."""
-    parts = [_JSON_HEAD]
-    shown: list[type] = []
-    for kind, verb in _TOP.items():
-        tag = kind.__struct_config__.tag
-        parts.append(f"## {tag}\n\n`{verb}`\n")
-        parts.append(_table(kind, tag=str(tag)))
-        shown.append(kind)
-    inner = [kind for kind in _structs() if kind not in shown]
-    parts.append("## Parts of documents\n")
-    for kind in inner:
-        parts.append(f"### {kind.__name__}\n\n{(kind.__doc__ or '').splitlines()[0]}\n")
-        parts.append(_table(kind))
-    return "\n".join(parts)
+    structs = _structs()
+    chapters = [_JSON_HEAD]
+    for kind in (each for each in structs if _is_document(each)):
+        tag = str(kind.__struct_config__.tag)
+        chapters.append(f"## {tag}\n\n{_sentence(kind)}\n")
+        chapters.append(_table(kind, tag=tag))
+    chapters.append("## Parts of documents\n")
+    for kind in (each for each in structs if not _is_document(each)):
+        chapters.append(f"### {kind.__name__}\n\n{_sentence(kind)}\n")
+        chapters.append(_table(kind))
+    return "\n".join(chapters)
+
+
+def _sentence(kind: type[msgspec.Struct]) -> str:
+    return (kind.__doc__ or "").splitlines()[0]
+
+
+def _is_document(kind: type[msgspec.Struct]) -> bool:
+    return str(kind.__struct_config__.tag or "").startswith("holdfast.")
 
 
 def _structs() -> list[type[msgspec.Struct]]:
-    found = [
+    """Every value that a command prints, or that is part of one."""
+    modules = [import_module(f"{PACKAGE}.{name.replace('-', '_')}") for name in commands()]
+    structs = [
         kind
-        for kind in {**vars(values), **vars(machine)}.values()
-        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind is not values.Value
+        for module in (*modules, parts, failures)
+        for kind in vars(module).values()
+        if isinstance(kind, type)
+        and issubclass(kind, output.Value)
+        and kind.__module__ == module.__name__
     ]
-    return [*found, Finding] if Finding not in found else found
+    return [*structs, Finding]
 
 
 def _table(kind: type[msgspec.Struct], tag: str = "") -> str:
@@ -321,7 +317,7 @@ def _type(hint: object) -> str:
     if origin is typing.Literal:
         return "text"
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return f"[{hint.__name__}](#{hint.__name__.lower()})" if hint not in _TOP else "error"
+        return "error" if _is_document(hint) else f"[{hint.__name__}](#{hint.__name__.lower()})"
     names = {str: "text", int: "whole number", float: "number", bool: "true or false",
              type(None): "null", typing.Any: "any"}  # fmt: skip
     return names.get(hint, "text")  # type: ignore[call-overload, no-any-return]

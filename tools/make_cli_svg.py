@@ -24,12 +24,9 @@ from rich.text import Text  # noqa: E402
 
 import holdfast as hf  # noqa: E402
 from holdfast.checkpoint.reference import find_checkpoint  # noqa: E402
-from holdfast.cli.address import find_place  # noqa: E402
-from holdfast.cli.facts.checking import verify_place  # noqa: E402
-from holdfast.cli.facts.diff import diff_places  # noqa: E402
-from holdfast.cli.facts.listing import list_checkpoints, show_checkpoint  # noqa: E402
-from holdfast.cli.text import Line  # noqa: E402
-from holdfast.cli.views import inspect, state  # noqa: E402
+from holdfast.cli.commands import diff, ls, show, verify  # noqa: E402
+from holdfast.cli.render import Line  # noqa: E402
+from holdfast.cli.targets import find_place  # noqa: E402
 from holdfast.clock import ManualClock  # noqa: E402
 from holdfast.ids import SeededIds  # noqa: E402
 from holdfast.state import (  # noqa: E402
@@ -125,14 +122,18 @@ def record() -> None:
         def find(ref: str) -> Any:
             return find_checkpoint(place.reader, ref, now)
 
-        command("holdfast ls checkpoints", inspect.listing(list_checkpoints(place, now)))
-        shown = show_checkpoint(place, find("before-upgrade"), now)
-        command("holdfast show checkpoints before-upgrade", inspect.checkpoint(shown))
-        command("holdfast verify --deep checkpoints",
-                inspect.verification(verify_place(place, deep=True)))  # fmt: skip
-        command("holdfast diff checkpoints before-upgrade latest --operator totals",
-                state.difference(diff_places(place, find("before-upgrade"), find("latest"),
-                                             operator="totals")))  # fmt: skip
+        command("holdfast ls checkpoints", ls.checkpoint_lines(ls.list_checkpoints(place, now)))
+        shown = show.show_checkpoint(place, find("before-upgrade"), now)
+        command("holdfast show checkpoints before-upgrade", show.checkpoint_lines(shown))
+        verified = verify.verify_place(place, deep=True)
+        command("holdfast verify --deep checkpoints", verify.verification_lines(verified))
+        difference = diff.diff_places(
+            place, find("before-upgrade"), find("latest"), operator="totals"
+        )
+        command(
+            "holdfast diff checkpoints before-upgrade latest --operator totals",
+            diff.difference_lines(difference),
+        )
     SVG.parent.mkdir(parents=True, exist_ok=True)
     svg = console.export_svg(title="holdfast", unique_id="holdfast-cli")
     # No font is loaded from elsewhere: a picture in a repository must not call home.

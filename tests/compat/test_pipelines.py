@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import holdfast as hf
-from holdfast.cli import main
+from holdfast.cli.main import main
 from tests.helpers.paths import TESTS
 from tests.helpers.pipeline_world import published
 

@@ -183,7 +183,7 @@ def test_metrics_logs_and_ctrl_c_of_the_command(tmp_path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast.cli", "run", str(tmp_path / "file.py"), "--forever",
+        [sys.executable, "-m", "holdfast", "run", str(tmp_path / "file.py"), "--forever",
          "--plain", "--log-json", "--metrics-port", str(port)],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env=child_environment(),

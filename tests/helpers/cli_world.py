@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.cli import main
+from holdfast.cli.main import main
 from holdfast.state import (
     DELETED,
     HASH,
@@ -193,7 +193,7 @@ class Answer:
 def command():
     """The installed console command, or the module where it is not installed."""
     script = Path(sys.executable).with_name("holdfast")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "holdfast.cli"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "holdfast"]
 
 
 def environment(**more):

@@ -14,19 +14,19 @@ MUTATIONS = [
     # Queries
     Mutation(
         SQL + "test_a_query_cannot_write_or_read_outside",
-        "cli/facts/sql.py",
+        "state/sql.py",
         '    if kind.endswith("_NODE") and kind not in _NODES:',
         '    if kind == "NODE":',
     ),
     Mutation(
         SQL + "test_a_query_cannot_write_or_read_outside",
-        "cli/facts/sql.py",
+        "state/sql.py",
         "        if name.lower() not in _TABLE_FUNCTIONS:",
         "        if name in _TABLE_FUNCTIONS:",
     ),
     Mutation(
         SQL + "test_a_condition_cannot_leave_its_parentheses",
-        "cli/facts/sql.py",
+        "state/sql.py",
         '        if depth or least or ";" in signs or not where.strip():',
         "        if not where.strip():",
     ),
@@ -95,13 +95,13 @@ MUTATIONS = [
     # One way to end
     Mutation(
         VERBS + "test_streams_that_cannot_be_written",
-        "console.py",
-        '        if not write(""):\n            return code\n',
+        "cli/main.py",
+        '        write("")\n',
         "",
     ),
     Mutation(
         VERBS + "test_bad_places_and_options",
-        "console.py",
+        "cli/failures.py",
         "    if as_json:\n        wrong = InvalidInputError",
         "    if not as_json:\n        wrong = InvalidInputError",
     ),

@@ -123,7 +123,7 @@ MUTATIONS = [
     ),
     Mutation(
         LOST + "test_the_command_line_says_it_and_exits_with_1",
-        "cli/verbs/inspect.py",
+        "cli/commands/recover.py",
         "made.refusal is not None or made.damaged",
         "made.refusal is not None",
     ),

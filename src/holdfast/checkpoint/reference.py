@@ -16,6 +16,7 @@ from holdfast.checkpoint.reader import StoreReader
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
 
+Ref = str | int | datetime
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?")
 _AGO = re.compile(r"ago:(?P<number>[0-9]+)(?P<unit>[smhd])")
@@ -24,7 +25,7 @@ _UNITS_US = {"s": 10**6, "m": 60 * 10**6, "h": 3_600 * 10**6, "d": 86_400 * 10**
 
 def find_checkpoint(
     reader: StoreReader,
-    ref: str | int | datetime,
+    ref: Ref,
     now_us: int,
     *,
     catalog: CatalogState | None = None,

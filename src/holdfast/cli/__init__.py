@@ -1,5 +1,1 @@
-"""The command line: everything about a checkpoint, without a cluster."""
-
-from holdfast.cli.entry import command, main
-
-__all__ = ["command", "main"]
+"""The command line: everything about a checkpoint, without a cluster. `main.py` is the entry."""

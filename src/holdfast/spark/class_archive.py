@@ -2,7 +2,7 @@
 
 A JVM that starts Spark finds, checks and links some ten thousand classes one by one. It can write
 them into an archive as it ends, and later ones map that file into memory instead. The command
-`holdfast prepare` makes the archive, and sessions that Holdfast opens on this machine use it.
+`holdfast warmup` makes the archive, and sessions that Holdfast opens on this machine use it.
 
 Invariants:
 - An archive never changes what runs: the JVM checks Java, jars, options and every byte of the
@@ -43,7 +43,7 @@ _PARTS = ".preparing-"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What `prepare` came to."""
+    """What `holdfast warmup` came to."""
 
     path: Path
     size: int

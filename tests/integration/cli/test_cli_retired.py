@@ -6,10 +6,11 @@ import pyarrow as pa  # noqa: F401 - loaded before the clock of a test runs
 import pytest
 
 import holdfast as hf
-from holdfast.cli.address import Place
-from holdfast.cli.facts.diff import diff_places
-from holdfast.cli.facts.listing import list_checkpoints, show_checkpoint
-from holdfast.cli.facts.state import query_state
+from holdfast.cli.commands.diff import diff_places
+from holdfast.cli.commands.ls import list_checkpoints
+from holdfast.cli.commands.show import show_checkpoint
+from holdfast.cli.commands.state import query_state
+from holdfast.cli.targets import Place
 from holdfast.state import TraceKind, put_trace
 from holdfast.storage import MemoryStorage
 from tests.helpers.cli_world import PARTITIONS, World

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.app import VERBS
+from holdfast.cli.app import load, sections
 from holdfast.guard import save
 from holdfast.journal import Event, JournalWriter
 from tests.helpers.cli_world import call, environment, standard
@@ -36,7 +36,7 @@ ARGUMENTS = {
     "fork": ["{store}", "latest", "new-{number}"],
     "sync": ["{store}", "{folder}/copy"],
     "doctor": ["{store}"],
-    "prepare": ["--remove"],
+    "warmup": ["--remove"],
     "run": ["{store}/pipe.py"],
     "guard save": ["{ck}", "{points}"],
     "guard ls": ["{ck}", "{points}"],
@@ -106,16 +106,10 @@ def _check(out, err, code, *, as_json):
 
 def test_the_table_names_every_verb():
     """A new verb cannot be forgotten here."""
-    from holdfast.guard.cli import guard_app
-    from holdfast.journal.cli import journal_app
-
-    groups = {"guard": guard_app, "journal": journal_app}
-    names = {
-        f"{group} {command.name or command.callback.__name__}"
-        for group, app in groups.items()
-        for command in app.registered_commands
-    }
-    assert set(ARGUMENTS) == {*VERBS, *names}
+    names = {name for section in sections().values() for name in section}
+    groups = {"guard", "journal"}
+    inner = {f"{group} {name}" for group in groups for name in load(group).commands}
+    assert set(ARGUMENTS) == (names - groups) | inner
 
 
 @pytest.mark.parametrize("verb", ARGUMENTS)
@@ -140,16 +134,14 @@ def test_bad_places_and_options(facts, verb, broken, monkeypatch):
 
 
 @pytest.mark.parametrize("verb", ARGUMENTS)
-@pytest.mark.parametrize(
-    "package", ["numpy", "pyarrow", "duckdb", "pyspark", "rich", "blake3", "obstore"]
-)
+@pytest.mark.parametrize("package", ["numpy", "pyarrow", "duckdb", "pyspark", "blake3", "obstore"])
 def test_missing_packages(facts, verb, package):
     """Without a package a verb works, or says which extra of which distribution brings it."""
-    if verb in ("prepare", "run") and package != "pyspark":
+    if verb in ("warmup", "run") and package != "pyspark":
         pytest.skip("would start Spark")
     code = (
         f"import sys; sys.modules[{package!r}] = None\n"
-        f"from holdfast.cli import main; sys.exit(main({[*_words(verb, facts, package), '--json']!r}))"
+        f"from holdfast.cli.main import main; sys.exit(main({[*_words(verb, facts, package), '--json']!r}))"
     )
     if (package, verb.split()[0]) not in NEEDED:
         pytest.skip("does not import it")
@@ -168,7 +160,6 @@ NEEDED = {
     ("duckdb", "state"),
     ("duckdb", "diff"),
     ("pyspark", "run"),
-    ("rich", "ls"),
     ("blake3", "journal"),
 }
 
@@ -193,7 +184,7 @@ SOME = ["ls", "state", "verify", "recover", "guard ls", "journal tail", "journal
 @pytest.mark.parametrize("stream", ["full", "closed", "both closed", "gone", "no stderr"])
 def test_streams_that_cannot_be_written(facts, verb, stream):
     """Full or closed output is a problem that is said; a reader that has gone is none."""
-    shell = " ".join([sys.executable, "-m", "holdfast.cli", *_words(verb, facts), "--json"])
+    shell = " ".join([sys.executable, "-m", "holdfast", *_words(verb, facts), "--json"])
     where = {
         "full": ">/dev/full",
         "closed": ">&-",
@@ -215,7 +206,7 @@ def test_streams_that_cannot_be_written(facts, verb, stream):
 def test_help_into_full_and_closed_output(words):
     """Help is output like any other."""
     for where in (">/dev/full", ">&-"):
-        done = _run(["bash", "-c", " ".join([sys.executable, "-m", "holdfast.cli", *words, where])])
+        done = _run(["bash", "-c", " ".join([sys.executable, "-m", "holdfast", *words, where])])
         assert "Traceback" not in done.stderr
         assert done.returncode in (1, 2)
 
@@ -251,7 +242,7 @@ def test_options_of_the_client(verb, option, monkeypatch):
     """A client library that panics is an error like any other."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     more = {"state": ["x"], "sync": ["memory://x"]}.get(verb, [])
-    words = [sys.executable, "-m", "holdfast.cli", verb, "s3://bucket/x", *more, "--option", option]
+    words = [sys.executable, "-m", "holdfast", verb, "s3://bucket/x", *more, "--option", option]
     words += ["--option", "max_retries=0", "--json"]
     if "timeout" in option and verb != "ls":
         pytest.skip("would wait for the network")
@@ -263,14 +254,14 @@ def test_options_of_the_client(verb, option, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-@pytest.mark.parametrize("verb", [v for v in ARGUMENTS if v not in ("run", "prepare")])
+@pytest.mark.parametrize("verb", [v for v in ARGUMENTS if v not in ("run", "warmup")])
 def test_a_root_that_may_not_be_read(facts, verb, tmp_path_factory):
     """Without permission every verb says so: exit 1 or 2, the kind `denied` where it is the place."""
     folder = Path(facts["folder"])
     code = (
         "import os, sys\n"
-        "from holdfast.cli import main\n"
-        "import holdfast.cli.app, holdfast.guard.cli, holdfast.journal.cli\n"
+        "from holdfast.cli.main import main\n"
+        "import holdfast.cli.app, holdfast.cli.commands.guard, holdfast.cli.commands.journal\n"
         "os.chmod(sys.argv[1], 0)\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "sys.exit(main(sys.argv[2:]))"

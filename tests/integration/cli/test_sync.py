@@ -191,7 +191,7 @@ def test_kill_9_at_random_moments_and_again_until_it_is_done(tmp_path):
     with opened(source) as store:
         commit(store, 6, size=3_000_000)
     target = tmp_path / "dst"
-    line = [sys.executable, "-m", "holdfast.cli", "sync", str(tmp_path / "src"), str(target)]
+    line = [sys.executable, "-m", "holdfast", "sync", str(tmp_path / "src"), str(target)]
     killed = 0
     for _ in range(6):
         process = subprocess.Popen(line, env=environment(), stdout=subprocess.DEVNULL,

@@ -83,7 +83,7 @@ class World:
         assert changelog(self.home / f"raw{suffix}", "x") == raw
 
     def cli(self, *arguments) -> str:
-        words = [sys.executable, "-m", "holdfast.cli", *map(str, arguments)]
+        words = [sys.executable, "-m", "holdfast", *map(str, arguments)]
         made = subprocess.run(words, capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stdout + made.stderr
         return made.stdout

@@ -15,7 +15,7 @@ from urllib.parse import urlparse
 import pytest
 
 import holdfast as hf
-from holdfast.cli import main
+from holdfast.cli.main import main
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.journal import Durability, Event, JournalSettings, JournalWriter
 

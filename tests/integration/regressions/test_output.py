@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.cli import main
+from holdfast.cli.main import main
 from holdfast.errors import HoldfastError
 from holdfast.journal import JournalReader
 from tests.helpers.regression_world import D, Place, put, refused

@@ -667,11 +667,11 @@ def test_names_are_derived_from_the_location_in_one_spelling(tmp_path):
     assert derived_name(here).startswith("orders-")
 
 
-def test_offline_use_imports_neither_pyspark_nor_typer(tmp_path):
+def test_offline_use_imports_neither_pyspark_nor_click(tmp_path):
     """`import holdfast` stays light, and so does the guard without its command line."""
     code = (
         "import sys, holdfast as hf; assert 'holdfast.guard' not in sys.modules; hf.guard.save; "
-        "print(sorted({'pyspark','typer','pyarrow','numpy','rocksdict'} & set(sys.modules)))"
+        "print(sorted({'pyspark','click','pyarrow','numpy','rocksdict'} & set(sys.modules)))"
     )
     done = _python("-c", code)
     assert done.stdout.strip() == "[]", done.stderr
@@ -679,23 +679,23 @@ def test_offline_use_imports_neither_pyspark_nor_typer(tmp_path):
 
 def test_command_line_speaks_json_and_exit_codes(tmp_path):
     """0 good, 1 problem found, 2 usage; every read verb has --json."""
-    pytest.importorskip("typer")
+    pytest.importorskip("click")
     location, store = str(on_disk("join-hdfs", tmp_path / "ck")), str(tmp_path / "store")
-    done = _python("-m", "holdfast.guard", "save", location, store, "--label", "one", "--json")
+    done = _python("-m", "holdfast", "guard", "save", location, store, "--label", "one", "--json")
     assert done.returncode == 0, done.stderr
     saved = json.loads(done.stdout)
     for verb in ("ls", "show", "verify"):
-        done = _python("-m", "holdfast.guard", verb, location, store, "--json")
+        done = _python("-m", "holdfast", "guard", verb, location, store, "--json")
         assert done.returncode == 0, done.stderr
         json.loads(done.stdout)
-    done = _python("-m", "holdfast.guard", "restore", location, store, "--to", "one")
+    done = _python("-m", "holdfast", "guard", "restore", location, store, "--to", "one")
     assert done.returncode == 0, done.stderr
     assert "kept at" in done.stdout
     assert "stays published" in done.stdout
     victim = tmp_path / "ck" / "commits" / str(saved["batch"])
     victim.write_bytes(victim.read_bytes().replace(b"nextBatch", b"nextBatcH"))
-    done = _python("-m", "holdfast.guard", "verify", location, store)
+    done = _python("-m", "holdfast", "guard", "verify", location, store)
     assert done.returncode == 1
     assert f"commits/{saved['batch']}" in done.stdout
-    assert _python("-m", "holdfast.guard", "restore", location).returncode == 2
-    assert _python("-m", "holdfast.guard", "pin", location, store, "a/b").returncode == 2
+    assert _python("-m", "holdfast", "guard", "restore", location).returncode == 2
+    assert _python("-m", "holdfast", "guard", "pin", location, store, "a/b").returncode == 2

@@ -5,10 +5,10 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
+from holdfast.cli.commands.journal import journal as journal_app
 from holdfast.journal import Receipt, check_receipt
-from holdfast.journal.cli import journal_app
 from tests.helpers.journals import fill
 from tests.helpers.paths import child_environment
 
@@ -128,9 +128,9 @@ def test_read_verbs_on_nothing_exit_2_and_create_nothing(root, verb):
 
 
 def test_the_module_runs_as_a_program(root):
-    """`python -m holdfast.journal` works from standard input, a second writer is told who is first."""
+    """`python -m holdfast journal` works from standard input, a second writer is told who is first."""
     env = child_environment()
-    command = [sys.executable, "-m", "holdfast.journal"]
+    command = [sys.executable, "-m", "holdfast", "journal"]
     first = subprocess.Popen(
         [*command, "append", root, "--batch", "1", "--json"],
         stdin=subprocess.PIPE,

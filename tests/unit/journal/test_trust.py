@@ -4,8 +4,9 @@ import dataclasses
 import time
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
+from holdfast.cli.commands.journal import journal as journal_app
 from holdfast.errors import CorruptionError, InvalidInputError
 from holdfast.journal import (
     JournalFiles,
@@ -15,7 +16,6 @@ from holdfast.journal import (
     Query,
     verify_journal,
 )
-from holdfast.journal.cli import journal_app
 from holdfast.journal.format.frame import (
     HEADER_BYTES,
     FrameHeader,

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from holdfast.cli import main
+from holdfast.cli.commands.run import load_pipeline
+from holdfast.cli.main import main
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.run_command import load_pipeline
 
 DECLARES = "import holdfast as hf\npipe = hf.Pipeline('orders', store='cp')\n"
 

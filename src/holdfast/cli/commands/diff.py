@@ -1,0 +1,485 @@
+"""Compare two checkpoints: positions, operators and, for one operator, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from holdfast.cli.app import argument, command, option
+from holdfast.cli.commands.state import cell, file_format, limit_option
+from holdfast.cli.output import Value, emit
+from holdfast.cli.parts import known, position_text
+from holdfast.cli.render import (
+    BAD,
+    DIM,
+    GOOD,
+    WARN,
+    Col,
+    Line,
+    Piece,
+    count,
+    line,
+    size,
+    table,
+    when,
+    wrapped,
+)
+from holdfast.cli.targets import (
+    Place,
+    find_place,
+    named,
+    parse_options,
+    store_argument,
+    store_options,
+)
+from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
+from holdfast.format.documents import Summary
+from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
+from holdfast.format.position import compare
+from holdfast.format.topology import differences
+
+if TYPE_CHECKING:
+    from holdfast.state.reader import TraceReader
+    from holdfast.state.sql import Database
+
+_CHANGES = {"added": ("+", GOOD), "removed": ("-", BAD), "changed": ("~", WARN)}
+
+
+class PositionChange(Value, frozen=True, kw_only=True):
+    """How a source moved."""
+
+    source: str
+    order: str
+    before: dict[str, str]
+    after: dict[str, str]
+    watermark_before_us: int | None
+    watermark_after_us: int | None
+
+
+class OperatorChange(Value, frozen=True, kw_only=True):
+    """How an operator's state grew."""
+
+    operator: str
+    change: str
+    rows_before: int | None
+    rows_after: int | None
+    keys_before: int | None
+    keys_after: int | None
+    bytes_before: int
+    bytes_after: int
+    files_shared: int
+    files_only_before: int
+    files_only_after: int
+
+
+class RowChange(Value, frozen=True, kw_only=True):
+    """One row that differs. `before` is None for an added one, `after` for a removed one."""
+
+    change: Literal["added", "removed", "changed"]
+    key: dict[str, Any]
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    weight: int = 1
+
+
+class RowChanges(Value, frozen=True, kw_only=True):
+    """How the rows of one operator differ."""
+
+    operator: str
+    trace: str
+    keys: list[str]
+    added: int
+    removed: int
+    changed: int
+    sample: list[RowChange]
+
+
+class Difference(Value, frozen=True, kw_only=True, tag="holdfast.diff/1", tag_field="schema"):
+    """`holdfast diff STORE A B`."""
+
+    root: str
+    pipeline: str
+    before: str
+    after: str
+    epoch_before: int
+    epoch_after: int
+    processed: int
+    topology: list[str]
+    positions: list[PositionChange]
+    operators: list[OperatorChange]
+    rows: RowChanges | None
+
+
+# How it is built
+
+
+def diff_places(
+    place: Place,
+    before: Summary,
+    after: Summary,
+    *,
+    operator: str | None = None,
+    limit: int | None = 20,
+    to: str | None = None,
+) -> Difference:
+    """How `after` differs from `before`."""
+    left, right = place.reader.manifest(before), place.reader.manifest(after)
+    rows = None
+    if operator is not None:
+        with place.reader.reading(left.checkpoint, right.checkpoint):
+            rows = _row_changes(place, left, right, operator, limit, to)
+    return Difference(
+        root=place.root,
+        pipeline=place.pipeline,
+        before=left.checkpoint,
+        after=right.checkpoint,
+        epoch_before=left.epoch,
+        epoch_after=right.epoch,
+        processed=right.processed - left.processed,
+        topology=[str(each) for each in differences(left.topology, right.topology)],
+        positions=_positions(left, right),
+        operators=_operators(left, right),
+        rows=rows,
+    )
+
+
+def _positions(left: Manifest, right: Manifest) -> list[PositionChange]:
+    found = []
+    names = sorted({s.name for s in left.sources} | {s.name for s in right.sources})
+    for name in names:
+        old, new = left.source(name), right.source(name)
+        found.append(
+            PositionChange(
+                source=name,
+                order=_order(old, new),
+                before=position_text(old) if old else {},
+                after=position_text(new) if new else {},
+                watermark_before_us=old.watermark_us if old else None,
+                watermark_after_us=new.watermark_us if new else None,
+            )
+        )
+    return found
+
+
+_ORDERS = {
+    "equal": "same", "before": "forward", "after": "back", "diverged": "diverged",
+    "unordered": "moved",
+}  # fmt: skip
+
+
+def _order(old: SourceEntry | None, new: SourceEntry | None) -> str:
+    if old is None or new is None:
+        return "added" if old is None else "removed"
+    return _ORDERS[compare(old.position, new.position)]
+
+
+def _operators(left: Manifest, right: Manifest) -> list[OperatorChange]:
+    names = sorted({o.name for o in left.operators} | {o.name for o in right.operators})
+    return [_operator(left, right, name) for name in names]
+
+
+def _operator(left: Manifest, right: Manifest, name: str) -> OperatorChange:
+    old, new = left.operator(name), right.operator(name)
+    here = {(f.pipeline or left.pipeline, f.path, f.sha256) for f in left.files_of(name)}
+    there = {(f.pipeline or right.pipeline, f.path, f.sha256) for f in right.files_of(name)}
+    return OperatorChange(
+        operator=name,
+        change=_change(old, new, same=here == there),
+        rows_before=_known(old, "rows"),
+        rows_after=_known(new, "rows"),
+        keys_before=_known(old, "keys"),
+        keys_after=_known(new, "keys"),
+        bytes_before=old.bytes if old else 0,
+        bytes_after=new.bytes if new else 0,
+        files_shared=len(here & there),
+        files_only_before=len(here - there),
+        files_only_after=len(there - here),
+    )
+
+
+def _known(entry: OperatorEntry | None, what: str) -> int | None:
+    if entry is None:
+        return 0
+    counted = entry.counts if entry.trace in ("latest", "bag") else "live"
+    return known(getattr(entry, what), counted)
+
+
+def _change(old: OperatorEntry | None, new: OperatorEntry | None, *, same: bool) -> str:
+    if old is None or new is None:
+        return "added" if old is None else "removed"
+    return "same" if same and old.small == new.small else "changed"
+
+
+# Rows
+
+
+def _row_changes(
+    place: Place, left: Manifest, right: Manifest, operator: str, limit: int | None, to: str | None
+) -> RowChanges:
+    """Added, removed and changed rows of one operator."""
+    for manifest in (left, right):
+        entry = manifest.operator(operator)
+        if entry is None or entry.trace == "small":
+            raise NotFoundError(
+                "the operator keeps no rows in both checkpoints",
+                kind="no_trace",
+                operator=operator,
+                checkpoint=manifest.checkpoint,
+                traces=",".join(o.name for o in manifest.operators if o.trace != "small") or "none",
+                remedy="choose one of these",
+            )
+    from holdfast.state.query import traces
+    from holdfast.state.sql import database
+
+    kind = file_format(to, force=False)
+    with database(to) as db, traces(place.reader, operator, left, right) as (before, after):
+        trace, keys, values = _load(db, before, after)
+        if to is not None:
+            db.write(_changes_sql(trace, keys, values), to, kind)
+        counts = dict(
+            db.run(
+                f"SELECT change, sum(weight) FROM ({_changes_sql(trace, keys, values)}) "  # noqa: S608
+                "GROUP BY change"
+            ).fetchall()
+        )
+        sample = _sample(db, trace, keys, values, limit)
+    return RowChanges(
+        operator=operator,
+        trace=trace,
+        keys=keys,
+        added=int(counts.get("added", 0)),
+        removed=int(counts.get("removed", 0)),
+        changed=int(counts.get("changed", 0)),
+        sample=sample,
+    )
+
+
+def _load(
+    db: Database, before: TraceReader, after: TraceReader
+) -> tuple[str, list[str], list[str]]:
+    """The difference as the table `changes` of the database."""
+    import pyarrow as pa
+
+    from holdfast.state import reader
+
+    if before.schema != after.schema:
+        raise IncompatibleError(
+            "the operator's columns differ between the checkpoints",
+            kind="run_schema_differs",
+            before=",".join(before.schema.stored.names[2:]),
+            after=",".join(after.schema.stored.names[2:]),
+        )
+    schema = before.schema
+    fields = [pa.field("__hf_weight", pa.int64(), nullable=False)]
+    fields += [f.with_nullable(True) for f in (*schema.keys, *schema.values)]  # noqa: FBT003
+    wanted = pa.schema(fields)
+    failures: list[HoldfastError] = []
+
+    def batches() -> Any:
+        try:
+            for batch in reader.diff(before, after):
+                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
+        except HoldfastError as error:
+            failures.append(error)
+            raise
+
+    db.connection.register("hf_diff", pa.RecordBatchReader.from_batches(wanted, batches()))
+    try:
+        db.run("CREATE TABLE changes AS SELECT * FROM hf_diff")
+    except HoldfastError:
+        if failures:
+            raise failures[0] from None
+        raise
+    return str(schema.kind), list(schema.keys.names), list(schema.values.names)
+
+
+def _changes_sql(trace: str, keys: list[str], values: list[str]) -> str:
+    """One row for each change: what kind, how often, key, values before and after."""
+    key = ", ".join(_name(each) for each in keys)
+    if trace == "bag":
+        both = ", ".join(_name(each) for each in (*keys, *values))
+        return (
+            "SELECT CASE WHEN __hf_weight > 0 THEN 'added' ELSE 'removed' END AS change, "  # noqa: S608
+            f"abs(__hf_weight) AS weight, {both} FROM changes"
+        )
+    sides = []
+    for column in values:
+        name = _name(column)
+        for side, sign in (("before", "<"), ("after", ">")):
+            sides.append(
+                f"first({name}) FILTER (WHERE __hf_weight {sign} 0) AS {_name(f'{column}_{side}')}"
+            )
+    shown = "".join(f", {side}" for side in sides)
+    return (
+        "SELECT CASE WHEN min(__hf_weight) < 0 AND max(__hf_weight) > 0 THEN 'changed' "  # noqa: S608
+        "WHEN max(__hf_weight) > 0 THEN 'added' ELSE 'removed' END AS change, 1 AS weight, "
+        f"{key}{shown} FROM changes GROUP BY {key}"
+    )
+
+
+def _sample(
+    db: Database, trace: str, keys: list[str], values: list[str], limit: int | None
+) -> list[RowChange]:
+    bound = "" if limit is None else f" LIMIT {limit}"
+    order = ", ".join(str(i + 3) for i in range(len(keys)))
+    rows = db.run(f"{_changes_sql(trace, keys, values)} ORDER BY {order}{bound}").fetchall()
+    return [_row_change(trace, keys, values, row) for row in rows]
+
+
+def _row_change(trace: str, keys: list[str], values: list[str], row: tuple[Any, ...]) -> RowChange:
+    change, weight, rest = row[0], int(row[1]), row[2:]
+    key = dict(zip(keys, rest, strict=False))
+    if trace == "bag":
+        both = dict(zip(values, rest[len(keys) :], strict=False))
+        before, after = (None, both) if change == "added" else (both, None)
+    else:
+        pairs = rest[len(keys) :]
+        before = None if change == "added" else dict(zip(values, pairs[0::2], strict=False))
+        after = None if change == "removed" else dict(zip(values, pairs[1::2], strict=False))
+    return RowChange(change=change, key=key, before=before, after=after, weight=weight)
+
+
+def _name(column: str) -> str:
+    """A quoted name."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+# How it is shown
+
+
+def difference_lines(value: Difference) -> Iterator[Line]:
+    """Two checkpoints next to each other."""
+    yield line(("before", "bold"), f" epoch {value.epoch_before} {value.before}")
+    yield line(("after ", "bold"), f" epoch {value.epoch_after} {value.after}")
+    yield line(f"{value.processed:+d} records processed")
+    for change in value.topology:
+        yield from wrapped(f"pipeline changed: {change}", style=WARN)
+    yield from _position_lines(value.positions)
+    yield from _operator_lines(value.operators)
+    if value.rows is not None:
+        yield from _row_lines(value.rows)
+
+
+def _position_lines(found: list[PositionChange]) -> Iterator[Line]:
+    if not found:
+        return
+    cells: list[list[str | Piece]] = []
+    for change in found:
+        names = sorted(change.before.keys() | change.after.keys())
+        for number, name in enumerate(names):
+            before, after = change.before.get(name, "-"), change.after.get(name, "-")
+            cells.append(
+                [change.source if number == 0 else "", name, before,
+                 (after, "" if before == after else WARN), _moved(before, after)]
+            )  # fmt: skip
+        if change.watermark_before_us != change.watermark_after_us:
+            cells.append(
+                ["", "watermark", when(change.watermark_before_us), when(change.watermark_after_us),
+                 ""]
+            )  # fmt: skip
+    yield line("")
+    columns = [Col("source", cut=True), Col("partition", cut=True), Col("before", cut=True),
+               Col("after", cut=True), Col("change", right=True)]  # fmt: skip
+    yield from table(columns, cells)
+
+
+def _moved(before: str, after: str) -> str:
+    if before.isdecimal() and after.isdecimal():
+        return f"{int(after) - int(before):+d}" if before != after else "="
+    return "=" if before == after else "moved"
+
+
+def _operator_lines(found: list[OperatorChange]) -> Iterator[Line]:
+    if not found:
+        return
+    yield line("")
+    columns = [
+        Col("operator", cut=True), Col("change"), Col("rows", right=True), Col("keys", right=True),
+        Col("bytes", right=True), Col("files shared", right=True), Col("gone", right=True),
+        Col("new", right=True),
+    ]  # fmt: skip
+    yield from table(
+        columns,
+        [
+            (each.operator, each.change, _delta(each.rows_before, each.rows_after),
+             _delta(each.keys_before, each.keys_after),
+             _grown(each.bytes_before, each.bytes_after),
+             str(each.files_shared), str(each.files_only_before), str(each.files_only_after))
+            for each in found
+        ],
+    )  # fmt: skip
+
+
+def _delta(before: int | None, after: int | None) -> str:
+    if before is None or after is None:
+        return "?"
+    return "=" if before == after else f"{after - before:+d}"
+
+
+def _grown(before: int, after: int) -> str:
+    return (
+        "=" if before == after else f"{'+' if after > before else '-'}{size(abs(after - before))}"
+    )
+
+
+def _row_lines(value: RowChanges) -> Iterator[Line]:
+    yield line("")
+    yield line(
+        ("rows of ", "bold"), (value.operator, "bold"), ": ",
+        (f"+{count(value.added)} added", GOOD), "  ", (f"-{count(value.removed)} removed", BAD),
+        "  ", (f"~{count(value.changed)} changed", WARN),
+    )  # fmt: skip
+    for each in value.sample:
+        mark, style = _CHANGES[each.change]
+        times = f" x{each.weight}" if each.weight != 1 else ""
+        yield from wrapped(f"{mark} {_fields(each.key)}: {_values(each)}{times}", style=style)
+    hidden = value.added + value.removed + value.changed - len(value.sample)
+    if hidden > 0:
+        yield [(f"and {count(hidden)} more: --limit 0 shows all, --to FILE writes them", DIM)]
+
+
+def _values(each: RowChange) -> str:
+    if each.before is None or each.after is None:
+        return _fields(each.after or each.before or {})
+    return ", ".join(
+        f"{name} {cell(each.before[name])} -> {cell(each.after[name])}"
+        for name in each.after
+        if each.before.get(name) != each.after[name]
+    )
+
+
+def _fields(found: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={cell(item)}" for name, item in found.items())
+
+
+@command("holdfast diff checkpoints/orders epoch:17 latest --operator totals")
+@store_argument
+@argument("before", "A", "The earlier checkpoint.")
+@argument("after", "B", "The later one.", default="latest")
+@option("--operator", metavar="NAME", help="Compare the rows of this operator.")
+@option("--to", metavar="FILE", help="Write the changed rows to .parquet, .csv or .arrow.")
+@limit_option
+@store_options
+def diff(
+    *,
+    store: str,
+    before: str,
+    after: str,
+    operator: str | None,
+    to: str | None,
+    limit: int,
+    pipeline: str | None,
+    as_json: bool,
+    option: Sequence[str],
+) -> None:
+    """Compare two checkpoints: positions, operators and, for one operator, row by row."""
+    place = find_place(store, pipeline, parse_options(option))
+    value = diff_places(
+        place,
+        named(place, before),
+        named(place, after),
+        operator=operator,
+        limit=limit or None,
+        to=to,
+    )
+    emit(value, difference_lines, as_json=as_json)

@@ -1,1 +1,0 @@
-"""Verbs: arguments in, a value out, an exit code. One file for each group."""

@@ -1,5 +1,0 @@
-"""`python -m holdfast.guard`."""
-
-from holdfast.guard.cli import main
-
-main()
