@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.ids import VNODE_BITS, VNODE_COUNT
 from holdfast.operators.base import HASH, WEIGHT
+from holdfast.state.partition import first_hash_sql
 
 
 def with_heartbeats(spark: Any, frame: Any, partitions: int) -> Any:
     """The same rows, and a heartbeat for every partition; `frame` has a hash and a weight."""
-    first = f"shiftleft(id * {VNODE_COUNT} div {partitions}, {64 - VNODE_BITS})"
+    first = first_hash_sql("id", partitions)
     heartbeats = spark.range(0, partitions, 1, 1).selectExpr(
         f"{first} AS {HASH}", f"0L AS {WEIGHT}"
     )

@@ -53,6 +53,7 @@ from holdfast.spark.classic import (
     plan_now,
     scans_of,
 )
+from holdfast.state.partition import partition_sql
 from holdfast.storage.open import StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
@@ -103,9 +104,7 @@ class FrameBuilder:
         """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
         self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
-        n = partitions
-        place_text = f"cast(((shiftrightunsigned({HASH}, 56) + 1) * {n} - 1) div 256 AS int)"
-        self._partition = F.expr(place_text)
+        self._partition = F.expr(partition_sql(HASH, partitions))
         self._maps: dict[tuple[Any, ...], ArrowMap] = {}
         self._time_kinds: dict[str, str] = {}
 

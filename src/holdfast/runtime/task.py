@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from holdfast.connectors.base import StagedFile
 from holdfast.connectors.staging import Target, stage_rows
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError
-from holdfast.ids import VNODE_BITS, CheckpointId, Epoch, RandomIds
+from holdfast.ids import CheckpointId, Epoch, RandomIds
 from holdfast.operators.base import (
     HASH,
     WEIGHT,
@@ -42,6 +42,7 @@ from holdfast.state import (
     TraceKind,
 )
 from holdfast.state.arrow.batches import one_batch
+from holdfast.state.partition import partition_of, vnode_of
 from holdfast.storage.open import StorageLocation, storage_of
 
 CONTROL = "__hf_control"
@@ -146,7 +147,7 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
             raise InternalError("a task did not get its job", stage=spec.name)
         job = msgspec.json.decode(text, type=StageJob)
     received = [in_utc(batch) for batch in batches if batch.num_rows]
-    partition = task if spec.work is None else partition_of(received, spec.partitions)
+    partition = task if spec.work is None else partition_of_rows(received, spec.partitions)
     try:
         yield from _run(spec, job, partition, received)
     except HoldfastError as error:
@@ -179,7 +180,7 @@ def _spare_the_collector() -> None:
         gc.freeze()
 
 
-def partition_of(batches: Sequence[Any], partitions: int) -> int:
+def partition_of_rows(batches: Sequence[Any], partitions: int) -> int:
     """Which partition these rows are of; -1 without rows.
 
     Taken from the rows themselves: the number of the task also counts the tasks of other operators
@@ -187,8 +188,7 @@ def partition_of(batches: Sequence[Any], partitions: int) -> int:
     """
     if not batches:
         return -1
-    vnode = int(batches[0].column(HASH)[0].as_py() % (1 << 64)) >> (64 - VNODE_BITS)
-    return ((vnode + 1) * partitions - 1) >> VNODE_BITS
+    return partition_of(vnode_of(int(batches[0].column(HASH)[0].as_py())), partitions)
 
 
 def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) -> Iterator[Any]:

@@ -6,6 +6,7 @@ rewrites nothing.
 
 Invariants:
 - The partitions 0..n-1 of any n in 1..256 cover every vnode exactly once, in order.
+- `partition_of` is the one rule from vnode to partition; its SQL forms stand next to it.
 - For each vnode, the slices that `run_slices` returns have disjoint epochs, oldest first.
 - A run that a wider compaction replaced is never read for the vnodes of that compaction, even while
   it is still listed.
@@ -14,13 +15,13 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.ids import VNODE_BITS, VNODE_COUNT
-from holdfast.state.run_info import ALL_VNODES, RunInfo, VnodeRange
+from holdfast.state.run_info import ALL_VNODES, HASH_BITS, RunInfo, VnodeRange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,13 +42,50 @@ def partition_range(partition: int, partitions: int) -> VnodeRange:
 def partition_table(partitions: int) -> np.ndarray:
     """The partition of each of the 256 vnodes, for shuffling."""
     _check_partitions(partitions)
-    bounds = np.arange(1, partitions + 1) * VNODE_COUNT // partitions
-    return np.searchsorted(bounds, np.arange(VNODE_COUNT), side="right").astype(np.int32)
+    table: np.ndarray = partition_of(np.arange(VNODE_COUNT), partitions).astype(np.int32)
+    return table
+
+
+@overload
+def partition_of(vnode: int, partitions: int) -> int: ...
+@overload
+def partition_of(vnode: np.ndarray, partitions: int) -> np.ndarray: ...
+def partition_of(vnode: Any, partitions: int) -> Any:
+    """The partition that a vnode belongs to: the one whose `partition_range` holds it.
+
+    Args:
+        vnode: one vnode, or an array of them.
+        partitions: how many partitions there are.
+
+    Returns:
+        The number of the partition; an array for an array.
+
+    Example:
+        >>> [partition_of(vnode, 3) for vnode in (0, 84, 85, 255)]
+        [0, 0, 1, 2]
+    """
+    return ((vnode + 1) * partitions - 1) // VNODE_COUNT
+
+
+def partition_sql(hash_column: str, partitions: int) -> str:
+    """`partition_of` as Spark SQL, for the vnode of a column of hashes."""
+    vnode = f"shiftrightunsigned({hash_column}, {HASH_BITS - VNODE_BITS})"
+    return f"cast((({vnode} + 1) * {partitions} - 1) div {VNODE_COUNT} AS int)"
+
+
+def first_hash_sql(partition: str, partitions: int) -> str:
+    """The smallest hash of a partition's first vnode as Spark SQL, for a column of partitions."""
+    return f"shiftleft({partition} * {VNODE_COUNT} div {partitions}, {HASH_BITS - VNODE_BITS})"
+
+
+def vnode_of(value: int) -> int:
+    """The vnode of one hash, signed or not: its top eight bits."""
+    return (value % (1 << HASH_BITS)) >> (HASH_BITS - VNODE_BITS)
 
 
 def vnodes_of(hashes: np.ndarray) -> np.ndarray:
     """The vnode of each hash: its top eight bits."""
-    return (hashes.view(np.uint64) >> np.uint64(64 - VNODE_BITS)).astype(np.int32)
+    return (hashes.view(np.uint64) >> np.uint64(HASH_BITS - VNODE_BITS)).astype(np.int32)
 
 
 def _check_partitions(partitions: int) -> None:

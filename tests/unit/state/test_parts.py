@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import subprocess
 import sys
 
@@ -26,6 +27,7 @@ from holdfast.state import (
 from holdfast.state.arrow import interpolation_search as search_module
 from holdfast.state.arrow.batches import _pair_order, group_rows, hash_order, number_order
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes, rows_equal
+from holdfast.state.partition import first_hash_sql, partition_of, partition_sql, vnode_of
 from tests.helpers.state_world import KEYS, canon, examples
 
 UINT64 = st.integers(0, 2**64 - 1)
@@ -144,6 +146,25 @@ def test_partitions_cover_every_vnode_once_for_every_count():
     hashes = np.array([0, 2**56 - 1, 2**56, 2**63, 2**64 - 1], np.uint64)
     assert vnodes_of(hashes).tolist() == [0, 0, 1, 128, 255]
     assert vnodes_of(hashes.view(np.int64)).tolist() == [0, 0, 1, 128, 255]
+    assert [vnode_of(int(value)) for value in hashes] == [0, 0, 1, 128, 255]
+    assert [vnode_of(int(value)) for value in hashes.view(np.int64)] == [0, 0, 1, 128, 255]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3, 7, 100, 256])
+def test_the_sql_of_partitions_says_what_the_functions_say(partitions):
+    """The texts that Spark evaluates, evaluated as integers, agree with `partition_of`."""
+    names = {
+        "shiftrightunsigned": lambda value, bits: value >> bits,
+        "shiftleft": lambda value, bits: value << bits,
+    }
+    text = re.sub(r"^cast\((.*) AS int\)$", r"\1", partition_sql("h", partitions))
+    where = text.replace(" div ", " // ")
+    first = first_hash_sql("id", partitions).replace(" div ", " // ")
+    for vnode in range(256):
+        assert eval(where, {**names, "h": vnode << 56}) == partition_of(vnode, partitions)
+    for partition in range(partitions):
+        value = eval(first, {**names, "id": partition})
+        assert vnode_of(value) == partition_range(partition, partitions).low
 
 
 @pytest.mark.parametrize("partitions", [0, -1, 257])
