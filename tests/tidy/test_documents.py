@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 from pathlib import Path
@@ -157,3 +158,33 @@ def test_documents_use_the_words_of_the_field(page):
         for found in re.finditer(pattern, text, re.IGNORECASE)
     }
     assert old == {}
+
+
+PACKAGES = sorted(SOURCE.rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=_name)
+def test_a_package_says_where_to_begin(package):
+    """A package has a reading list, and every module on it is there."""
+    text = ast.get_docstring(ast.parse(package.read_text(encoding="utf-8"))) or ""
+    listed = [
+        name
+        for names in re.findall(r"^- ((?:`\w+`(?:, )?)+):", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", names)
+    ]
+    here = {path.stem for path in package.parent.iterdir()}
+    assert [name for name in listed if name not in here] == []
+    if package.parent.parent == SOURCE and package.parent.name != "testing":
+        assert listed, package.parent.name
+
+
+def test_modules_name_files_that_exist():
+    """A docstring or comment that names a file of the source names one that is there."""
+    files = [path.relative_to(ROOT).as_posix() for path in SOURCE.rglob("*.py")]
+    lost = [
+        f"{path.relative_to(SOURCE)}: {name}"
+        for path in SOURCE.rglob("*.py")
+        for name in re.findall(r"`([\w/]+\.py)`", path.read_text(encoding="utf-8"))
+        if not any(file.endswith(f"/{name}") for file in files) and not (ROOT / name).exists()
+    ]
+    assert lost == []

@@ -1,4 +1,11 @@
-"""The guard: savepoints for plain Spark Structured Streaming queries."""
+"""The guard: savepoints for plain Spark Structured Streaming queries.
+
+Read first:
+- `closure`: which files of Spark's checkpoint belong to a batch.
+- `_save`, `_restore`, `_verify`: the three things that one does with a savepoint.
+- `attach`: saving while a query runs.
+- `spark_files`: Spark's own files, read without a JVM. Specification: spec/guard-v1.md.
+"""
 
 from holdfast.guard._restore import Restored, clone, restore
 from holdfast.guard._save import Savepoint, save

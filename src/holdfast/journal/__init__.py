@@ -1,4 +1,13 @@
-"""The journal: an embedded, durable, hash-chained event log on local disk."""
+"""The journal: an embedded, durable, hash-chained event log on local disk.
+
+Read first:
+- `writer`: opening, appending, closing; its invariants are the promises to users.
+- `group_commit`: how producers share one fsync.
+- `log_writer`: frames into segments, and what poisons a writer.
+- `open`: which tail is cut, and which is damage.
+- `reader`, `query`, `splits`: reading, in any process.
+- `format`: the bytes. Specification: spec/journal-v1.md.
+"""
 
 from holdfast.journal.batch import EventIds, RandomEventIds, SeededEventIds
 from holdfast.journal.files import JournalFiles

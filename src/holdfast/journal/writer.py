@@ -1,7 +1,7 @@
 """The writer: one per journal, any number of producer threads.
 
-Appending is in `commit.py`, the log itself in `core.py`; opening, positions and upkeep
-are here.
+Appending is in `group_commit.py`, the log itself in `log_writer.py`, reading what is there in
+`open.py`. Opening, closing and the writer's threads are here.
 
 Invariants:
 - One writer per journal: a second one gets a `ConflictError` that names the first.

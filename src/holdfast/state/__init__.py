@@ -1,7 +1,11 @@
 """State: an operator's memory as immutable, sorted Arrow runs. No Spark in here.
 
-Read first: `schema` (what a trace holds), `info` and `partition` (which runs speak for which
-vnodes), then `latest` and `bag` (what an operator calls).
+Read first:
+- `schema`: what a trace holds.
+- `run_info`, `partition`: which runs speak for which vnodes.
+- `latest`, `bag`: what an operator calls; both look keys up by `lookup`.
+- `run_writer`, `run_reader`: the file itself. Specification: spec/run-v1.md.
+- `compaction`: several runs become one.
 """
 
 from holdfast._lazy import attach

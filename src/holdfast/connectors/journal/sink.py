@@ -6,7 +6,7 @@ Invariants:
 - An epoch of up to `PIECE_BYTES` is one atomic append. A larger one is several, in order: memory
   stays bounded, and a repeat goes on where the last one stopped.
 - After a fall-back the same rows come under another checkpoint: the journal cannot take them back.
-- Payloads lose nothing (`payload.py`). What has no JSON is refused before the first epoch.
+- Payloads lose nothing (`connectors/payload/`). What has no JSON is refused before the first epoch.
 """
 
 from __future__ import annotations
