@@ -6,6 +6,7 @@ from holdfast import sinks as sinks
 from holdfast import sources as sources
 from holdfast import state as state
 from holdfast import testing as testing
+from holdfast.api.changelog import read_changelog as read_changelog
 from holdfast.api.functions import approx_count_distinct as approx_count_distinct
 from holdfast.api.functions import avg as avg
 from holdfast.api.functions import collect_list as collect_list

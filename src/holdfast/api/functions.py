@@ -11,8 +11,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from holdfast.api.aggregate_details import (
+    Deviation,
+    Limit,
+    Ordering,
+    Percentiles,
+    UserFunction,
+)
 from holdfast.errors import InvalidInputError
-from holdfast.operators.sort_order import Term, parse_terms
+from holdfast.operators.sort_order import parse_terms
 
 AggregateKind = Literal[
     "count", "sum", "avg", "min", "max", "stddev", "variance", "count_distinct",
@@ -22,67 +29,6 @@ LIMIT_MAX = 1_000_000
 _ALIAS = re.compile(
     r"(?P<what>.+)\s+as\s+(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Which points, and whether one value or a list was asked for."""
-
-    points: tuple[float, ...]
-    several: bool
-
-    def __str__(self) -> str:
-        """As in SQL."""
-        text = ", ".join(str(point) for point in self.points)
-        return f"array({text})" if self.several else text
-
-
-@dataclass(frozen=True, slots=True)
-class Limit:
-    """How many values a collection holds."""
-
-    limit: int
-
-    def __str__(self) -> str:
-        """For the fingerprint."""
-        return f"limit {self.limit}"
-
-
-@dataclass(frozen=True, slots=True)
-class Ordering:
-    """Which row's value is taken."""
-
-    terms: tuple[Term, ...]
-
-    def __str__(self) -> str:
-        """As in SQL."""
-        return "order by " + ", ".join(str(term) for term in self.terms)
-
-
-@dataclass(frozen=True, slots=True)
-class Deviation:
-    """The relative standard deviation of an estimate."""
-
-    rsd: float
-
-    def __str__(self) -> str:
-        """As in SQL."""
-        return str(self.rsd)
-
-
-@dataclass(frozen=True, slots=True)
-class UserFunction:
-    """A function of the user, the columns that it gets, and what it gives."""
-
-    function: Callable[..., Any]
-    inputs: tuple[tuple[str, str], ...]
-    returns: str
-    text: str
-
-    def __str__(self) -> str:
-        """For the fingerprint."""
-        columns = ", ".join(f"{text} AS {name}" for name, text in self.inputs)
-        return f"{self.text}, [{columns}], {self.returns}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,54 +85,182 @@ class Aggregate:
 
 
 def count(expression: str | None = None) -> Aggregate:
-    """Rows, or those where the expression is not null."""
+    """How many rows, or how many where the expression is not null.
+
+    Args:
+        expression: a column or a SQL expression; None counts rows.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(n=hf.count(), name="counts").columns
+        ['customer', 'n']
+    """
     return Aggregate("count", expression)
 
 
 def sum(expression: str) -> Aggregate:  # noqa: A001 - reads as in SQL: hf.sum("amount")
-    """The sum; null for a group without values. More than the type can hold is an error.
+    """The sum; null for a group without values.
 
-    Where rows can be retracted, a sum of doubles is the double nearest to the exact sum of those
-    that are there.
+    More than the type can hold is an error. Where rows can be retracted, a sum of doubles is the
+    double nearest to the exact sum of those that are there.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(total=hf.sum("amount"), name="sums").columns
+        ['customer', 'total']
     """
     return Aggregate("sum", expression)
 
 
 def avg(expression: str) -> Aggregate:
-    """The mean as a double; of decimals, taken of their exact sum."""
+    """The mean as a double; of decimals, taken of their exact sum.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(mean=hf.avg("amount"), name="means").columns
+        ['customer', 'mean']
+    """
     return Aggregate("avg", expression)
 
 
 def min(expression: str) -> Aggregate:  # noqa: A001
-    """The smallest value."""
+    """The smallest value.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(low=hf.min("amount"), name="least").columns
+        ['customer', 'low']
+    """
     return Aggregate("min", expression)
 
 
 def max(expression: str) -> Aggregate:  # noqa: A001
-    """The largest value; NaN is larger than every number."""
+    """The largest value; NaN is larger than every number.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(high=hf.max("amount"), name="most").columns
+        ['customer', 'high']
+    """
     return Aggregate("max", expression)
 
 
 def stddev(expression: str, *, population: bool = False) -> Aggregate:
-    """Standard deviation of the sample, or of the population."""
+    """The standard deviation as a double.
+
+    Args:
+        expression: a column or a SQL expression.
+        population: of the whole population, instead of a sample.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(sd=hf.stddev("amount"), name="spread").columns
+        ['customer', 'sd']
+    """
     return Aggregate("stddev", expression, population)
 
 
 def variance(expression: str, *, population: bool = False) -> Aggregate:
-    """Variance of the sample, or of the population."""
+    """The variance as a double.
+
+    Args:
+        expression: a column or a SQL expression.
+        population: of the whole population, instead of a sample.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(var=hf.variance("amount"), name="spread").columns
+        ['customer', 'var']
+    """
     return Aggregate("variance", expression, population)
 
 
 def count_distinct(expression: str) -> Aggregate:
-    """How many different values, exactly; nulls do not count."""
+    """How many distinct values, exactly; nulls do not count.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(n=hf.count_distinct("amount"), name="kinds").columns
+        ['customer', 'n']
+    """
     return Aggregate("count_distinct", expression)
 
 
 def approx_count_distinct(expression: str, rsd: float = 0.05) -> Aggregate:
-    """How many different values, estimated; `rsd` is the relative standard deviation.
+    """How many distinct values, estimated.
 
-    A HyperLogLog sketch a group, from Apache DataSketches (extra `sketch`). A sketch cannot forget,
-    so where rows can be taken back the count is exact, at the cost of `count_distinct`.
+    A HyperLogLog sketch for each group. A sketch cannot forget, so where rows can be retracted the
+    count is exact, at the cost of `count_distinct`.
+
+    Args:
+        expression: a column or a SQL expression.
+        rsd: the relative standard deviation of the estimate.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: `rsd` is out of range.
+
+    Example:
+        >>> kinds = hf.approx_count_distinct("amount")
+        >>> orders.group_by("customer").agg(n=kinds, name="kinds").columns
+        ['customer', 'n']
     """
     if isinstance(rsd, bool) or not isinstance(rsd, (int, float)) or not 0.001 <= rsd < 1:
         raise InvalidInputError(
@@ -197,9 +271,24 @@ def approx_count_distinct(expression: str, rsd: float = 0.05) -> Aggregate:
 
 
 def percentile(expression: str, percentage: float | Sequence[float]) -> Aggregate:
-    """The exact percentile as a double, or a list of them: `hf.percentile("x", [0.5, 0.99])`.
+    """The exact percentile as a double, or a list of them.
 
     As Spark's `percentile`: between two values, the point on the line between them.
+
+    Args:
+        expression: a column or a SQL expression.
+        percentage: a number from 0 to 1, or several.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: a percentage is out of range.
+
+    Example:
+        >>> half = hf.percentile("amount", [0.5, 0.99])
+        >>> orders.group_by("customer").agg(points=half, name="points").columns
+        ['customer', 'points']
     """
     several = not isinstance(percentage, (int, float))
     points = (percentage,) if isinstance(percentage, (int, float)) else tuple(percentage)
@@ -219,20 +308,65 @@ def _not_percentage(value: object) -> InvalidInputError:
 
 
 def median(expression: str) -> Aggregate:
-    """The exact median as a double."""
+    """The exact median as a double.
+
+    Args:
+        expression: a column or a SQL expression.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: in `agg`, when a column is unknown.
+
+    Example:
+        >>> orders.group_by("customer").agg(middle=hf.median("amount"), name="middle").columns
+        ['customer', 'middle']
+    """
     return percentile(expression, 0.5)
 
 
 def collect_list(expression: str, *, limit: int) -> Aggregate:
-    """The values as a sorted list, without nulls; of more than `limit`, the smallest.
+    """The values as a sorted list, without nulls.
 
     As `slice(array_sort(collect_list(x)), 1, limit)` in Spark: streams have no order of their own.
+
+    Args:
+        expression: a column or a SQL expression.
+        limit: how many values are kept for a group; of more, the smallest.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: the limit is out of range.
+
+    Example:
+        >>> lists = hf.collect_list("amount", limit=9)
+        >>> orders.group_by("customer").agg(all=lists, name="lists").columns
+        ['customer', 'all']
     """
     return Aggregate("collect_list", expression, detail=Limit(_limit(limit)))
 
 
 def collect_set(expression: str, *, limit: int) -> Aggregate:
-    """The different values as a sorted list, without nulls; of more than `limit`, the smallest."""
+    """The distinct values as a sorted list, without nulls.
+
+    Args:
+        expression: a column or a SQL expression.
+        limit: how many values are kept for a group; of more, the smallest.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: the limit is out of range.
+
+    Example:
+        >>> sets = hf.collect_set("amount", limit=9)
+        >>> orders.group_by("customer").agg(all=sets, name="sets").columns
+        ['customer', 'all']
+    """
     return Aggregate("collect_set", expression, detail=Limit(_limit(limit)))
 
 
@@ -246,12 +380,44 @@ def _limit(limit: int) -> int:
 
 
 def first(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
-    """The value of the first row by an ordering, null or not; ties: the smallest value."""
+    """The value of the first row by an ordering, null or not.
+
+    Args:
+        expression: a column or a SQL expression.
+        order_by: SQL terms such as `["at desc", "amount"]`; ties: the smallest value.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: the ordering cannot be read.
+
+    Example:
+        >>> firsts = hf.first("amount", order_by="at")
+        >>> orders.group_by("customer").agg(first=firsts, name="firsts").columns
+        ['customer', 'first']
+    """
     return Aggregate("first", expression, detail=Ordering(parse_terms(order_by, "first")))
 
 
 def last(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
-    """The value of the last row by an ordering, null or not; ties: the smallest value."""
+    """The value of the last row by an ordering, null or not.
+
+    Args:
+        expression: a column or a SQL expression.
+        order_by: SQL terms such as `["at desc", "amount"]`; ties: the smallest value.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: the ordering cannot be read.
+
+    Example:
+        >>> lasts = hf.last("amount", order_by="at")
+        >>> orders.group_by("customer").agg(last=lasts, name="lasts").columns
+        ['customer', 'last']
+    """
     terms = tuple(term.reversed() for term in parse_terms(order_by, "last"))
     return Aggregate("first", expression, detail=Ordering(terms))
 
@@ -262,10 +428,28 @@ def udaf(
     """An aggregate of your own: `function(rows, count)` gives one value for each of `count` groups.
 
     `rows` is an Arrow table of the groups that changed, all of their rows: `group` (0 to count - 1,
-    ascending), `weight` (how often the row is there, more than zero), then the inputs: SQL
-    expressions, named by themselves or by `AS name`. Within a group rows are sorted by their
-    values. `returns` is a SQL type. `text` stands for the function in the fingerprint; by default
-    its qualified name.
+    ascending), `weight` (how often the row is there, more than zero), then the inputs. Within a
+    group rows are sorted by their values.
+
+    Args:
+        function: the user function.
+        inputs: SQL expressions, named by themselves or by `AS name`.
+        returns: a SQL type.
+        text: stands for the function in the fingerprint; by default its qualified name.
+
+    Returns:
+        The aggregate, for `Grouped.agg`.
+
+    Raises:
+        InvalidInputError: the function, its inputs or their names cannot be used.
+
+    Example:
+        >>> def span(rows, count):
+        ...     groups = rows.group_by("group").aggregate([("amount", "min_max")])
+        ...     return [v["max"] - v["min"] for v in groups["amount_min_max"].to_pylist()]
+        >>> widest = hf.udaf(span, inputs=["amount"], returns="double")
+        >>> orders.group_by("customer").agg(span=widest, name="spans").columns
+        ['customer', 'span']
     """
     if not callable(function) or isinstance(inputs, str) or not inputs:
         raise InvalidInputError(

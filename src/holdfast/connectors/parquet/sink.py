@@ -246,7 +246,7 @@ class ParquetWriter(OutputWriter):
         self._owner = owner = read_owner(self._storage, OWNER)
         epochs = tuple(sorted(self._published()))
         counted = sum(1 for epoch in epochs if owner is not None and epoch <= owner.epoch)
-        crossed = after is not None and _crossed(self.folds(), after)
+        crossed = after is not None and inside_fold(self.folds(), after)
         strange = self._strange()
         return OutputState(
             where=self._storage.url,
@@ -355,7 +355,7 @@ class ParquetWriter(OutputWriter):
         self._remove([*self._published()])
 
 
-def _crossed(folds: Sequence[tuple[int, int]], after: int) -> bool:
+def inside_fold(folds: Sequence[tuple[int, int]], after: int) -> bool:
     """Whether a folded directory holds epochs on both sides of this one."""
     if len(folds) == _FOLDS_MAX and after < folds[0][0]:
         return True

@@ -1,0 +1,186 @@
+"""Reading a changelog that a Parquet sink has published, folded to the rows that are there.
+
+A changelog holds one directory for each epoch, and of a row that changed +1 and -1 in `_weight`.
+Added up, they are the rows as they are now, or as they were after an epoch.
+
+Invariants:
+- Only what is published counts: epochs up to the one that the owner record names.
+- A version that the output can no longer tell apart is refused, never approximated.
+- One real directory is read, so that rows are never mixed from before and after a fold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from holdfast.connectors.base import read_owner
+from holdfast.connectors.parquet.sink import inside_fold
+from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.format.owner import NOTHING, OWNER, Owner
+from holdfast.spark.ddl import quoted
+from holdfast.storage import Storage, open_storage
+from holdfast.storage.open import OBJECT_SCHEMES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WEIGHT, EPOCH = "_weight", "hf_epoch"
+_COUNT = "__hf_count"
+_DIRECTORY = re.compile(rf"{EPOCH}=(\d+)/")
+
+
+def read_changelog(
+    spark: SparkSession,
+    path: str | PathLike[str],
+    *,
+    as_of: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> DataFrame:
+    """The rows of a changelog output as they are now, or as they were after an epoch.
+
+    Args:
+        spark: the session that reads.
+        path: of a Parquet sink, in its mode "changelog".
+        as_of: the epoch after which the rows are asked for; None: the newest published one. An
+            epoch that published nothing shows the rows of the one before.
+        storage_options: how an object store is reached, as in the sink.
+
+    Returns:
+        The rows, each as often as it is there, without `_weight` and `hf_epoch`.
+
+    Raises:
+        NotFoundError: nothing is published there.
+        InvalidInputError: the output is no changelog, or `as_of` is no epoch.
+        RefusedError: the output is being rebuilt; or the epoch is inside a fold, or from before a
+            rebuild, so that it cannot be told apart.
+
+    Example:
+        >>> rows = hf.read_changelog(spark, folder / "totals")
+        >>> sorted(tuple(row) for row in rows.collect())
+        [('ann', 7.0), ('bob', 5.0)]
+    """
+    _check_epoch(as_of)
+    root = _root(fspath(path))
+    storage = open_storage(root, options=dict(storage_options) if storage_options else None)
+    owner = read_owner(storage, OWNER)
+    epochs = _epochs(storage)
+    if not epochs:
+        raise _nothing_there(storage, owner, root)
+    newest = _newest(owner, epochs, root)
+    last = newest if as_of is None else min(as_of, newest)
+    if as_of is not None and owner is not None:
+        _check_apart(owner, last, root)
+    if min(epochs) > last:
+        raise _no_version(root, as_of, f"its first epoch is {min(epochs)}")
+    frame = spark.read.parquet(_spark_path(root))
+    return _folded(frame.where(f"{EPOCH} <= {last}").drop(EPOCH))
+
+
+def _check_epoch(as_of: object) -> None:
+    if as_of is None or (isinstance(as_of, int) and not isinstance(as_of, bool) and as_of >= 0):
+        return
+    raise InvalidInputError(
+        "not an epoch",
+        kind="invalid_epoch",
+        as_of=repr(as_of)[:60],
+        remedy="give the number of an epoch: 0, 1, 2 and so on",
+    )
+
+
+def _root(path: str) -> str:
+    """The real directory: a fold swaps the link that a path goes through."""
+    if "://" in path and path.split("://", 1)[0] in OBJECT_SCHEMES:
+        return path.rstrip("/")
+    local = Path(path.removeprefix("file://")).expanduser()
+    if not local.is_dir():
+        raise NotFoundError(
+            "there is no output at this path",
+            kind="no_output",
+            path=str(local),
+            remedy="give the path of a Parquet sink that has published",
+        )
+    return os.path.realpath(local)
+
+
+def _spark_path(root: str) -> str:
+    """The directory as Spark names it."""
+    if "://" not in root:
+        return Path(root).as_uri()
+    return root.replace("s3://", "s3a://", 1) if root.startswith("s3://") else root
+
+
+def _epochs(storage: Storage) -> set[int]:
+    matches = (_DIRECTORY.match(entry.path) for entry in storage.list(""))
+    return {int(match.group(1)) for match in matches if match is not None}
+
+
+def _newest(owner: Owner | None, epochs: set[int], root: str) -> int:
+    """The newest epoch that is published as a whole."""
+    if owner is None:
+        return max(epochs)
+    if owner.building:
+        raise RefusedError(
+            "the output is being rebuilt",
+            kind="output_building",
+            path=root,
+            remedy="read it when the pipeline has run",
+        )
+    return int(owner.epoch)
+
+
+def _check_apart(owner: Owner, epoch: int, root: str) -> None:
+    """Refuse an epoch whose rows lie in one directory with those of later ones."""
+    if owner.since != NOTHING and epoch < owner.since:
+        raise _no_version(root, epoch, f"it was rebuilt at epoch {owner.since}")
+    if inside_fold(owner.folds, epoch):
+        raise _no_version(root, epoch, "its epochs were folded into one directory")
+
+
+def _no_version(root: str, epoch: int | None, why: str) -> RefusedError:
+    return RefusedError(
+        "the output cannot show this epoch",
+        kind="no_such_version",
+        path=root,
+        epoch=epoch,
+        why=why,
+        remedy="ask for a later epoch; pipe.view(operator, at=...) shows every retained checkpoint",
+    )
+
+
+def _nothing_there(storage: Storage, owner: Owner | None, root: str) -> Exception:
+    plain = any(entry.path.endswith(".parquet") for entry in storage.list(""))
+    if plain or (owner is not None and owner.version != NOTHING):
+        return InvalidInputError(
+            "the output is no changelog",
+            kind="not_a_changelog",
+            path=root,
+            remedy="read it with spark.read.parquet(path): it holds the rows as they are now",
+        )
+    return NotFoundError(
+        "nothing is published at this path",
+        kind="no_output",
+        path=root,
+        remedy="run the pipeline, or correct the path",
+    )
+
+
+def _folded(frame: DataFrame) -> DataFrame:
+    """Every row as often as its weights say; a sum below zero is an error."""
+    if WEIGHT not in frame.columns:
+        return frame
+    from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+    columns = [F.col(quoted(name)) for name in frame.columns if name != WEIGHT]
+    counted = frame.groupBy(*columns).agg(F.sum(WEIGHT).alias(_COUNT)).where(f"{_COUNT} <> 0")
+    text = (
+        "holdfast.errors.CorruptionError: more rows are retracted than were given. "
+        "cause=changelog_incomplete. read a changelog that nobody else writes to or deletes from"
+    )
+    times = F.expr(f"CASE WHEN {_COUNT} < 0 THEN raise_error('{text}') ELSE int({_COUNT}) END")
+    repeated = counted.select(*columns, F.explode(F.array_repeat(F.lit(0), times)).alias(_COUNT))
+    return repeated.drop(_COUNT)
