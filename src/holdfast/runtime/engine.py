@@ -43,7 +43,8 @@ from holdfast.runtime.report import (
     record_recovery,
 )
 from holdfast.runtime.source_logs import Logs
-from holdfast.runtime.task import Control, StageJob, check_partitions
+from holdfast.runtime.stage_job import StageJob
+from holdfast.runtime.task import Control, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, put_trace, runs_of

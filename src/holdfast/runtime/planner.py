@@ -3,7 +3,7 @@
 Invariants:
 - One action an epoch. What tasks have to say comes back in control rows of that action.
 - A plan depends on splits alone. What changes from epoch to epoch otherwise (runs, directories,
-  watermark) travels beside it, so that a plan can be made while the epoch before is computed.
+  watermark) travels next to it, so that a plan can be made while the epoch before is computed.
 - An operator whose sources have nothing new does not run, unless time alone can make it work.
 - An operator's rows are kept (persisted) only when something after it in Spark needs them.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,12 +37,11 @@ from holdfast.runtime.graph import (
     upstream,
 )
 from holdfast.runtime.heartbeats import with_heartbeats
+from holdfast.runtime.stage_job import StageJob, sent_jobs
 from holdfast.runtime.task import (
     CONTROL,
     Control,
-    StageJob,
     StageSpec,
-    property_name,
     run_stage,
 )
 from holdfast.runtime.watermarks import Observed, count_rows, observe, time_kind
@@ -150,13 +150,17 @@ class FrameBuilder:
         if plan.action is None:
             return []
         try:
-            self._send(plan.stages, jobs)
-            rows = plan.action.collect()
-            plan.scans = self._scans(plan)
+            with self._sent(plan, jobs):
+                rows = plan.action.collect()
+                plan.scans = self._scans(plan)
         finally:
             self.drop(plan)
-            self._unsend(plan.stages)
         return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
+
+    def _sent(self, plan: Plan, jobs: Mapping[str, StageJob]) -> AbstractContextManager[None]:
+        if not self.classic:
+            return nullcontext()
+        return sent_jobs(self._spark.sparkContext, {name: jobs[name] for name in plan.stages})
 
     def _scans(self, plan: Plan) -> list[Scan]:
         """What was read of sources that do not know their number of rows beforehand."""
@@ -170,22 +174,9 @@ class FrameBuilder:
             return []
 
     def drop(self, plan: Plan) -> None:
-        """Let go of a plan that will not run."""
+        """Release what a plan keeps in Spark."""
         for frame in plan.kept:
             frame.unpersist()
-
-    def _send(self, stages: list[str], jobs: Mapping[str, StageJob]) -> None:
-        if not self.classic:
-            return
-        context = self._spark.sparkContext
-        for name in stages:
-            context.setLocalProperty(property_name(name), msgspec.json.encode(jobs[name]).decode())
-
-    def _unsend(self, stages: list[str]) -> None:
-        """Later jobs of the user's session carry nothing of ours."""
-        if self.classic:
-            for name in stages:
-                self._spark.sparkContext.setLocalProperty(property_name(name), None)
 
     def _build(self, plan: Plan, jobs: Mapping[str, StageJob]) -> None:
         frames: dict[int, Any] = dict(plan.given)

@@ -31,6 +31,7 @@ from holdfast.operators.base import (
     Work,
     weights_of,
 )
+from holdfast.runtime.stage_job import StageJob, received_job
 from holdfast.spark.time_zones import in_utc
 from holdfast.state import (
     BagPartition,
@@ -59,24 +60,11 @@ class Control(msgspec.Struct, frozen=True):
     counts: dict[str, tuple[int, int]] = {}
 
 
-class StageJob(msgspec.Struct, frozen=True):
-    """What is different in every epoch. `staging`: by sink, the directory of its staged files."""
-
-    checkpoint: str
-    parent: str | None
-    epoch: int
-    runs: dict[str, list[RunInfo]] = {}
-    staging: dict[str, str] = {}
-    watermark_us: int | None = None
-    previous_watermark_us: int | None = None
-
-
 @dataclass(frozen=True)
 class StageSpec:
     """What is the same in every epoch. Crosses to executors inside the plan.
 
-    `job` is None where the plan is made ahead of its epoch: then the task finds its job in a local
-    property of Spark, which is sent along with every task (see `property_name`).
+    `job` is None where the plan is made ahead of its epoch: see `stage_job`.
     """
 
     name: str
@@ -88,11 +76,6 @@ class StageSpec:
     emit: bool = False
     durable: bool = False
     job: StageJob | None = None
-
-
-def property_name(stage: str) -> str:
-    """The local property that holds the job of a stage."""
-    return f"holdfast.job.{stage}"
 
 
 def check_partitions(controls: Sequence[Control], operators: set[str], partitions: int) -> None:
@@ -140,12 +123,7 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
     if context is not None:
         _spare_the_collector()
     task = context.partitionId() if context else 0
-    job = spec.job
-    if job is None:
-        text = context.getLocalProperty(property_name(spec.name)) if context else None
-        if text is None:
-            raise InternalError("a task did not get its job", stage=spec.name)
-        job = msgspec.json.decode(text, type=StageJob)
+    job = received_job(spec.name, spec.job, context)
     received = [in_utc(batch) for batch in batches if batch.num_rows]
     partition = task if spec.work is None else partition_of_rows(received, spec.partitions)
     try:
