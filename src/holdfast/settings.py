@@ -25,7 +25,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         A run that has nothing left to read commits all the same.
     epochs_max: checkpoint after this many epochs, whatever the clock says. 1 is every epoch, and
         what a pipeline does where this is not given; None leaves it to `interval_ms`.
-    retain: how many fully committed checkpoints to keep beside the pinned ones; at least 2, since
+    retain: how many fully committed checkpoints to keep besides the pinned ones; at least 2, since
         with one there is nothing to fall back to. Checkpoints share runs, so one more costs little.
     retain_age_ms: keep everything younger than this as well. Costs storage, buys time to notice.
     incremental: let a checkpoint refer to files of earlier ones. Off means that every

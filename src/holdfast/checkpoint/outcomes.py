@@ -2,7 +2,7 @@
 
 Invariants:
 - Outcomes are appended, never rewritten. `committed` is final; a failed token can be tried again.
-- A token without a committed outcome is committed again by recovery, so sinks must bear it.
+- A token without a committed outcome is committed again by recovery, so sinks are idempotent.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Savepoints: a checkpoint held under a label until it is unpinned.
 
 Invariants:
-- Pinning needs no writer: it works beside a running pipeline, which looks at the pins again after
+- Pinning needs no writer: it works while a pipeline runs, which looks at the pins again after
   it has dropped checkpoints and before it deletes a file.
-- Whoever pins looks at the catalog after the pin is durable: a pin on a checkpoint that was dropped
-  meanwhile is taken back and reported, so a pin that was confirmed always holds something.
-- Labels that begin with `fork-` are made by forks; one is let go only when the fork is done with
+- Pinning looks at the catalog after the pin is durable: a pin on a checkpoint that was dropped
+  meanwhile is removed and reported, so a pin that was confirmed always holds something.
+- Labels that begin with `fork-` are made by forks; one is released only when the fork is done with
   the files.
 """
 
@@ -69,7 +69,7 @@ def pin(
             raise label_taken(label, existing.checkpoint) from error
     failpoint("pin.after_record")
     if reader.catalog().find(summary.checkpoint) is None:
-        _take_back(storage, path, data)
+        _remove_pin(storage, path, data)
         raise NotFoundError(
             "the checkpoint was dropped while it was being pinned",
             kind="no_checkpoint",
@@ -109,14 +109,14 @@ def _existing(storage: Storage, path: str) -> bytes:
         return storage.get(path, bytes_max=SMALL_BYTES_MAX)
     except NotFoundError as error:
         raise ConflictError(
-            "the label was taken and let go at this moment",
+            "the label was taken and released at this moment",
             kind="label_taken",
             path=path,
             remedy="try again",
         ) from error
 
 
-def _take_back(storage: Storage, path: str, data: bytes) -> None:
+def _remove_pin(storage: Storage, path: str, data: bytes) -> None:
     """Remove a pin that holds nothing, unless the label has been given to another one since."""
     with suppress(NotFoundError):
         if storage.get(path, bytes_max=SMALL_BYTES_MAX) == data:
@@ -124,7 +124,7 @@ def _take_back(storage: Storage, path: str, data: bytes) -> None:
 
 
 def unpin(reader: StoreReader, storage: Storage, label: str, *, force: bool = False) -> None:
-    """Let a savepoint go; the next retention may drop the checkpoint.
+    """Release a savepoint; the next retention may drop the checkpoint.
 
     A fork's pin is refused while the fork still needs the files, unless forced.
     """
@@ -169,5 +169,5 @@ def _check_fork_is_done(
         label=label,
         pipeline=reader.directory.pipeline,
         fork=name,
-        remedy="the fork's own gc lets it go when it is done; force it to break the fork",
+        remedy="the fork's own gc releases it when it is done; force it to break the fork",
     )

@@ -191,7 +191,7 @@ class StoreReader:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
 
         A damaged record may have held a checkpoint, so that is an error and not a shorter list;
-        `catalog()` shows what is left, with the damage beside it.
+        `catalog()` shows what is left, with the damage next to it.
         """
         self.header()
         state = self.catalog()
@@ -319,7 +319,7 @@ class StoreReader:
         for (path, meaning), content in zip(named, contents, strict=True):
             try:
                 if isinstance(content, NotFoundError):
-                    continue  # its checkpoint was let go since it was listed
+                    continue  # its checkpoint was released since it was listed
                 if isinstance(content, HoldfastError):
                     raise content
                 epoch, attempt = meaning.epoch, meaning.attempt
@@ -332,7 +332,7 @@ class StoreReader:
                     attempt or 0,
                 )
             except CorruptionError as error:
-                # Without an outcome the token is committed again, which every sink must bear.
+                # Without an outcome the token is committed again: every sink is idempotent.
                 damage.append(as_finding(error))
                 continue
             by_token.setdefault((outcome.checkpoint, outcome.sink), []).append(outcome)

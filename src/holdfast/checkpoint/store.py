@@ -120,7 +120,7 @@ class Store:
         return [*reversed(self._catalog.state.live)]
 
     def schedule(self) -> Schedule:
-        """A schedule that goes on from the current checkpoint."""
+        """A schedule that continues from the current checkpoint."""
         last = self._current.created_us if self._current else None
         return Schedule(self.settings, self._environment.clock, last_us=last)
 
@@ -283,7 +283,7 @@ class Store:
             return None
         return None
 
-    # Keeping and letting go
+    # Retention
 
     def pin(self, label: str, ref: str = "latest", *, note: str = "") -> Pin:
         """Hold a checkpoint under a label."""
@@ -292,7 +292,7 @@ class Store:
         )
 
     def unpin(self, label: str, *, force: bool = False) -> None:
-        """Let a savepoint go; `force` even while a fork needs its files."""
+        """Release a savepoint; `force` even while a fork needs its files."""
         unpin(self.reader, self.storage, label, force=force)
 
     def retain(self, *, keep: Collection[CheckpointId] = ()) -> SweepReport:
@@ -408,7 +408,7 @@ def open_store(
 
     resume: go back to this checkpoint instead of the newest intact one.
     accept_duplicates: allow it even where a sink will publish epochs a second time.
-    accept_loss: go on although a sink's token is unreadable: its epoch may never be published.
+    accept_loss: continue although a sink's token is unreadable: its epoch may never be published.
     allow_changes: accept a changed topology. takeover: fence a live writer on this machine.
     clean_up: remove unreferenced leftovers of earlier crashes.
     """

@@ -143,7 +143,7 @@ def _formats(directory: PipelineDirectory, wanted: list[str], bytes_max: int) ->
 
 
 def _check_whole(reader: StoreReader) -> None:
-    """Refuse where opening would not simply go on."""
+    """Refuse where opening would not simply continue."""
     plan = plan_recovery(gather(reader, Settings()), RecoveryOptions())
     if plan.refusal is not None:
         raise plan.refusal

@@ -167,7 +167,7 @@ def verify_checkpoints(
 
 
 def intact(found: Iterable[Finding]) -> bool:
-    """Whether a checkpoint with these findings can be gone on from."""
+    """Whether a checkpoint with these findings can be resumed from."""
     found = [*found]
     return not errors_of(found) and all(finding.kind != RETIRED for finding in found)
 
@@ -254,7 +254,7 @@ def check_file(
         return _finding(error.kind, f"file cannot be read: {error.what}", path)
     except StorageError as error:
         # A disk that cannot read one file has lost it. A store that does not answer has lost
-        # nothing: whoever decides by this check must not take silence for damage.
+        # nothing: a decision by this check must not take silence for damage.
         if error.kind != _BROKEN and not tolerant:
             raise
         return _finding(error.kind, f"file cannot be read: {error.what}", path)

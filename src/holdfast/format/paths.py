@@ -220,7 +220,7 @@ def pin(label: str) -> str:
 
 
 def temporary(directory: str, token: str) -> str:
-    """A temporary name beside the final one."""
+    """A temporary name next to the final one."""
     return f"{directory}/{TEMPORARY_PREFIX}{token}" if directory else f"{TEMPORARY_PREFIX}{token}"
 
 

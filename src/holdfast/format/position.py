@@ -128,7 +128,7 @@ class PostgresSnapshot(_Part, frozen=True):
 
 
 class TableProgress(_Part, frozen=True):
-    """How far the snapshot of one table was read: rows, the key after which it goes on, done."""
+    """How far the snapshot of one table was read: rows, the key after which it continues, done."""
 
     rows: int = 0
     after: list[str] = []

@@ -207,9 +207,9 @@ class _Content:
         if new == data:
             return
         adapted[path] = new
-        beside = layout.hadoop_sidecar(path)
-        if beside in files:
-            adapted[beside] = hadoop_checksums(new)
+        sidecar = layout.hadoop_sidecar(path)
+        if sidecar in files:
+            adapted[sidecar] = hadoop_checksums(new)
 
     def _adapted(self, meaning: layout.SparkPath, data: bytes) -> bytes:
         if meaning.kind == "metadata" and self._query not in (None, self.index.query):
@@ -387,9 +387,9 @@ class _SinkPlan:
                 ) from error
             files = [(path, live.read(path)) for path in kept]
             files += [
-                (beside, live.read(beside))
+                (sidecar, live.read(sidecar))
                 for path in kept
-                if (beside := layout.hadoop_sidecar(path)) in listing.entries
+                if (sidecar := layout.hadoop_sidecar(path)) in listing.entries
             ]
         return cls(target, files)
 

@@ -3,7 +3,8 @@
 Invariants:
 - Few, large files: new small files go into one blob, each large one into a blob of its own.
 - Files that the savepoint before holds are shared with it, by content. A blob of which less than
-  half is still needed is written anew, so that old savepoints do not keep the store from shrinking.
+  half is still needed is written again, so that old savepoints do not keep the store from
+  shrinking.
 - A savepoint is of one batch of one query: another query id is refused, and so is a checkpoint
   that lies behind the last savepoint.
 
@@ -112,13 +113,13 @@ def save(
     began = clock.monotonic_ms()
     with contextlib.ExitStack() as stack:
         live = stack.enter_context(CheckpointLocation.open(checkpoint_location, options=options))
-        beside = (
+        sink_location = (
             stack.enter_context(CheckpointLocation.open(sink, options=options)) if sink else None
         )
         query = parse_query_id(live.read("metadata"), "metadata")
         first = None
         if not _exists(store, known_as, options):  # what cannot be saved must not make a store
-            first = capture(live, {}, clock=clock, sink=beside)
+            first = capture(live, {}, clock=clock, sink=sink_location)
             stack.callback(first.close)
         held = stack.enter_context(
             open_store(
@@ -135,10 +136,12 @@ def save(
         before = read_index(held.reader, held.current) if held.current else None
         captured = first
         if captured is None:
-            captured = capture(live, before.by_path() if before else {}, clock=clock, sink=beside)
+            captured = capture(
+                live, before.by_path() if before else {}, clock=clock, sink=sink_location
+            )
             stack.callback(captured.close)
         _check_forward(before, captured)
-        done = _Saving(held, live, beside, before, captured, label).run()
+        done = _Saving(held, live, sink_location, before, captured, label).run()
         if label is not None:
             held.pin(label, done.checkpoint, note=note)
         if collect:
@@ -302,7 +305,7 @@ class _Saving:
                 file=file.path,
                 expected=file.sha256,
                 actual=sha256_hex(data),
-                remedy="run `holdfast guard verify`; save under another name to begin anew",
+                remedy="run `holdfast guard verify`; save under another name to begin from scratch",
             )
         return data
 
@@ -328,10 +331,10 @@ class _Saving:
         self._add(path, writer, number)
 
     def _hadoop_check(self, name: str, size: int) -> HadoopCheck | None:
-        """Damage is never saved: a new large file must agree with a new checksum beside it."""
-        beside = hadoop_sidecar(name)
-        sidecar = self._captured.small.get(beside)
-        return None if sidecar is None else HadoopCheck(sidecar, size, name, beside)
+        """Damage is never saved: a new large file must agree with a new checksum next to it."""
+        sidecar = hadoop_sidecar(name)
+        content = self._captured.small.get(sidecar)
+        return None if content is None else HadoopCheck(content, size, name, sidecar)
 
     def _large_chunks(self, name: str, size: int) -> Iterator[bytes]:
         handle = self._captured.large[name]

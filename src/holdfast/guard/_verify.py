@@ -2,7 +2,7 @@
 
 Invariants:
 - Every byte of every file that Spark might read is compared with something: the savepoint's
-  SHA-256, the checksum that Hadoop or Spark left beside it, or both. What nothing covers is said.
+  SHA-256, the checksum that Hadoop or Spark left next to it, or both. What nothing covers is said.
 - Logs must agree with each other: numbers without gaps, a batch begins with the watermark that the
   batch before it has promised, every store has the state version of the last commit.
 - A finding names its file. What cannot be read is a finding, never a crash.
@@ -241,19 +241,19 @@ class _Check:
         if saved is not None:
             covered = True
             self._same(path, sha256_hex(data), saved.sha256)
-        beside = layout.hadoop_sidecar(path)
+        sidecar = layout.hadoop_sidecar(path)
         if meaning.kind == "hadoop":
             self._step[path] = data[4:8]
             if layout.checked_by(path) not in self._listing.entries:
                 self._report.finding(
                     "orphan_checksum", "checksum of a file that is not there", path, "warning"
                 )
-        elif beside in self._listing.entries:
+        elif sidecar in self._listing.entries:
             covered = True
-            check_hadoop(data, self._live.read(beside), path, beside)
-        beside = layout.spark_sidecar(path)
-        if beside and beside in self._listing.entries:
-            covered |= check_spark(data, self._live.read(beside), path, beside)
+            check_hadoop(data, self._live.read(sidecar), path, sidecar)
+        sidecar = layout.spark_sidecar(path)
+        if sidecar and sidecar in self._listing.entries:
+            covered |= check_spark(data, self._live.read(sidecar), path, sidecar)
         if covered:
             self._report.covered += 1
         else:
@@ -263,10 +263,10 @@ class _Check:
     def _large(self, path: str) -> None:
         """Large files are hashed and compared piece by piece."""
         size = self._listing.entries[path].size
-        saved, beside = self._saved.get(path), layout.hadoop_sidecar(path)
+        saved, sidecar = self._saved.get(path), layout.hadoop_sidecar(path)
         check = None
-        if beside in self._listing.entries:
-            check = HadoopCheck(self._live.read(beside), size, path, beside)
+        if sidecar in self._listing.entries:
+            check = HadoopCheck(self._live.read(sidecar), size, path, sidecar)
         digest = hashlib.sha256()
         for chunk in self._live.chunks(path, size):
             digest.update(chunk)
@@ -397,7 +397,7 @@ class _Check:
             for file in index.files:
                 if file.path in self._listing.entries or file.path.startswith(layout.SINK_LOG):
                     continue
-                # Spark makes snapshots of the same batch later, beside and after the query, and
+                # Spark makes snapshots of the same batch later, during and after the query, and
                 # deletes what they replace: nothing is lost where all that a batch needs is there.
                 if self._closed and file.path.startswith("state/"):
                     continue

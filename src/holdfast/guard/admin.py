@@ -1,7 +1,7 @@
 """Showing, pinning and collecting savepoints: the core's own verbs, for guarded queries.
 
 Invariants:
-- Pinning works beside a running query and its attachment: it needs no writer.
+- Pinning works concurrently with a running query and its attachment: it needs no writer.
 - Collecting never touches what is pinned, nor the newest savepoints that the settings keep.
 """
 
@@ -157,7 +157,7 @@ def unpin(
     name: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> None:
-    """Let a savepoint go; the next collection may drop it."""
+    """Release a savepoint; the next collection may drop it."""
     savepoints, storage = _writable(checkpoint_location, store, name, options)
     core_unpin(savepoints.reader, storage, label)
 

@@ -1,4 +1,4 @@
-"""Beside a running query: save every few batches, and check before a start.
+"""While a query runs: save every few batches, and check before a start.
 
 The only module of the guard that touches Spark, and only through objects that it is given: pyspark
 is imported when a listener is needed, so that everything else works without it.
@@ -142,7 +142,7 @@ def attach(
 ) -> Attachment:
     """Save a running query every N batches, or every so often ("5 minutes"), off its path.
 
-    retain: how many savepoints to keep beside the pinned ones. Stop it with `Attachment.stop`.
+    retain: how many savepoints to keep besides the pinned ones. Stop it with `Attachment.stop`.
     """
     batches, every_ms = _parse_every(every)
     _check_query(query)

@@ -4,7 +4,7 @@ Invariants:
 - A captured closure is of one batch. Small new files are in memory and large ones are open before
   the check; the check sees every file of the closure unchanged, or the capture is thrown away.
 - A file that the savepoint before holds with the same size and time is not read again.
-- New bytes that disagree with the checksum beside them are damage, and are never saved.
+- New bytes that disagree with the checksum next to them are damage, and are never saved.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Captured:
     tries: int = 1
 
     def close(self) -> None:
-        """Let go of handles."""
+        """Release the handles."""
         for handle in self.large.values():
             if handle is not None:
                 handle.close()
@@ -83,7 +83,7 @@ def capture(
             clock.sleep_ms(min(5 * attempt, 100))
             continue
         except CorruptionError:
-            # A file and the checksum beside it are renamed one after the other: look again.
+            # A file and the checksum next to it are renamed one after the other: look again.
             if attempt >= _DAMAGED_TRIES:
                 raise
             clock.sleep_ms(20)
@@ -160,14 +160,14 @@ def _one(
 
 
 def _check_content(captured: Captured) -> None:
-    """New small files must agree with the checksums that Spark and Hadoop left beside them."""
+    """New small files must agree with the checksums that Spark and Hadoop left next to them."""
     for path, data in captured.small.items():
-        beside = layout.hadoop_sidecar(path)
-        if beside in captured.small:
-            check_hadoop(data, captured.small[beside], path, beside)
-        beside = layout.spark_sidecar(path)
-        if beside in captured.small:
-            check_spark(data, captured.small[beside], path, beside)
+        sidecar = layout.hadoop_sidecar(path)
+        if sidecar in captured.small:
+            check_hadoop(data, captured.small[sidecar], path, sidecar)
+        sidecar = layout.spark_sidecar(path)
+        if sidecar in captured.small:
+            check_spark(data, captured.small[sidecar], path, sidecar)
 
 
 def _check_still(

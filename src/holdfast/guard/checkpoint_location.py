@@ -91,7 +91,7 @@ class CheckpointLocation:
         return cls(open_storage(text, create=False, options=options), text)
 
     def close(self) -> None:
-        """Let go of handles."""
+        """Release the handles."""
         close = getattr(self.storage, "close", None)
         if close is not None:
             close()

@@ -126,8 +126,8 @@ class _Computation:
         return path in self._listing.entries
 
     def _companions(self, path: str) -> None:
-        beside = layout.spark_sidecar(path)
-        for name in (path, beside) if self._there(beside) else (path,):
+        sidecar = layout.spark_sidecar(path)
+        for name in (path, sidecar) if self._there(sidecar) else (path,):
             self._files[name] = None
             if self._there(layout.hadoop_sidecar(name)):
                 self._files[layout.hadoop_sidecar(name)] = None

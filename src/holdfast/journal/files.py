@@ -306,7 +306,7 @@ class JournalFiles:
 
 
 class WriterLock:
-    """One writer per journal: an flock that the kernel lets go when the process ends."""
+    """One writer per journal: an flock that the kernel releases when the process ends."""
 
     def __init__(self, files: JournalFiles, path: Path, owner: str) -> None:
         """Take the lock or say who has it."""

@@ -1,10 +1,12 @@
 """Group commit: producers queue batches, one of them at a time writes for all.
 
-Whoever finds nobody leading leads: takes what is queued, writes it with one call, makes it durable
-with one fsync, wakes the threads whose batches are done and hands leadership to the next one's.
+A thread that finds nobody leading leads: it takes what is queued, writes it with one call, makes it
+durable with one fsync, wakes the threads whose batches are done and hands leadership to the next
+one's.
 
 Invariants:
-- One thread at a time is inside the core. Leadership is handed over, or let go with a notification.
+- One thread at a time is inside the core. Leadership is handed over, or released with a
+  notification.
 - Every queued batch ends with a receipt or an error; nobody waits for a thread that is gone.
 - Two batches with an id in common are never in one group: the second finds the first in the log.
 """
@@ -182,7 +184,7 @@ class CommitQueue:
         del self.index_failures[:-NOTES_MAX]
 
     def _hand_over(self) -> None:
-        """End one's leadership: wake the thread of the next batch, or whoever else waits."""
+        """End one's leadership: wake the thread of the next batch, or another one that waits."""
         with self._changed:
             self._durable = self._core.durable
             following = self._queue[0] if self._queue else None

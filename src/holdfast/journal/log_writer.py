@@ -166,7 +166,7 @@ class LogWriter:
         self._tail = TailSegment(self.files, path, first, chain)
 
     def publish_mark(self) -> None:
-        """Tell readers in other processes what is durable. A failure takes nothing back."""
+        """Tell readers in other processes what is durable. A failure undoes nothing."""
         if self._mark_fd is None:
             return
         data = pack_mark(self.meta.journal_id, self.durable)
@@ -180,7 +180,7 @@ class LogWriter:
     # ---- appending -----------------------------------------------------------------------
 
     def check_usable(self) -> None:
-        """Refuse to go on after a failure, the end, a fork, or the loss of the lock."""
+        """Refuse to continue after a failure, the end, a fork, or the loss of the lock."""
         if self.closed:
             raise StorageError(
                 "the journal is closed", kind="journal_closed", remedy="open it again"
@@ -198,7 +198,7 @@ class LogWriter:
                 kind="journal_fenced",
                 path=self.lock.path,
                 pid=self.lock.pid,
-                remedy="open the journal anew; do not share a writer across fork",
+                remedy="open the journal again; do not share a writer across fork",
             )
             raise self.poison
 
@@ -395,7 +395,7 @@ class LogWriter:
         return self.tail.end_offset - SEGMENT_HEADER_BYTES
 
     def close(self) -> None:
-        """Let go of files and lock."""
+        """Release files and lock."""
         if not self.closed:
             self.closed = True
             self._close_files()

@@ -53,7 +53,7 @@ def write_index(
     segment: SealedSegment,
     pause: Callable[[], None] | None = None,
 ) -> None:
-    """Build the look-up index of a sealed segment and put it beside it.
+    """Build the look-up index of a sealed segment and put it next to it.
 
     `pause` is called now and then: in the background it lets producers have the interpreter.
     """
@@ -132,7 +132,7 @@ def load_position(files: JournalFiles, path: Path, magic: bytes) -> Position:
             kind="position_damaged",
             path=path,
             reason=str(error),
-            remedy="find the right position in the reader's own records, then set it anew",
+            remedy="find the right position in the reader's own records, then set it again",
         ) from error
     return Position(
         journal_id=stored.journal_id.hex(),
@@ -155,7 +155,7 @@ class HoldStore:
     def set(self, name: str, position: Position) -> None:
         """Hold everything from a position on, under a name; replaces the name's older hold.
 
-        Works beside a writer: the hold is taken back, and refused, if the log was truncated past
+        Works while a writer runs: the hold is removed, and refused, if the log was truncated past
         it meanwhile. Truncation reads the holds again before the first file goes.
         """
         path = self._layout.hold(name)
@@ -195,7 +195,7 @@ class HoldStore:
         return found
 
     def release(self, name: str) -> None:
-        """Let go of a hold."""
+        """Release a hold."""
         path = self._layout.hold(name)
         if not self._files.exists(path):
             raise NotFoundError("no such hold", kind="hold_missing", hold=name)

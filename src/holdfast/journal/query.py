@@ -196,7 +196,7 @@ class JournalView:
                 "the position belongs to another journal",
                 kind="journal_replaced",
                 **facts,
-                remedy="point the reader at its own journal, or begin anew from the start",
+                remedy="point the reader at its own journal, or begin from the start",
             )
         if position.sequence < self.base_sequence:
             raise NotFoundError(
@@ -220,7 +220,8 @@ class JournalView:
                 expected=position.chain_hash,
                 actual=actual.chain_hash,
                 **facts,
-                remedy="restore the journal that this position was read from, or begin anew",
+                remedy="restore the journal that this position was read from, or begin from "
+                "scratch",
             )
         return actual
 

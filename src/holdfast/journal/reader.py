@@ -1,4 +1,4 @@
-"""The reader: any number of them, in any process, beside a live writer. It never writes.
+"""The reader: any number of them, in any process, while a writer runs. It never writes.
 
 Invariants:
 - A reader shows only what is known to be durable: by the writer's mark, by an index checkpoint, or
@@ -173,7 +173,7 @@ class JournalReader:
         return Cursor(self, name, self._files, self.clock)
 
     def close(self) -> None:
-        """Let go of files."""
+        """Release the files."""
         self._log.sealed.clear()
 
     def __enter__(self) -> Self:
@@ -218,5 +218,5 @@ class Cursor:
     def follow(
         self, *, timeout_ms: int | None = None, poll_ms: int = 50
     ) -> Iterator[tuple[Any, Position]]:
-        """Go on behind the cursor. Commit the position of a batch once it is done with."""
+        """Continue behind the cursor. Commit the position of a batch once it is done with."""
         return self._reader.follow(self.position(), timeout_ms=timeout_ms, poll_ms=poll_ms)

@@ -2,7 +2,7 @@
 
 Invariants:
 - All are frozen. A position and a receipt are plain facts: they open no file and can be stored
-  as JSON by whoever holds them.
+  as JSON by their holder.
 - A receipt holds the frame header, so it can be checked against a segment, or against the bytes
   of the frame, with no index and no journal object.
 """

@@ -225,7 +225,7 @@ class JournalWriter(CommitQueue):
                 self._fail("sync", error)
 
     def _fail(self, what: str, error: BaseException) -> None:
-        """A thread of the writer cannot go on: nobody may wait for what it would have done."""
+        """A thread of the writer cannot continue: nobody may wait for what it would have done."""
         self.note(f"{what}: {error!r}")
         with self._changed:
             if self._core.poison is None:

@@ -173,7 +173,7 @@ def decide(
 
 
 def _emptied(sink: str, found: OutputState, history: History, *, new: bool) -> Decision:
-    """An output that can simply go on is not erased: the wish may stand in a script."""
+    """An output that can simply continue is not erased: the wish may stand in a script."""
     try:
         plain = decide(sink, found, history, new=new)
     except RefusedError:

@@ -62,7 +62,7 @@ _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
 
 @dataclass
 class Plan:
-    """The one action of an epoch, and what to let go of afterwards."""
+    """The one action of an epoch, and what to release afterwards."""
 
     splits: dict[str, Split]
     only: frozenset[str] | None = None
@@ -325,7 +325,7 @@ def _body(spec: StageSpec) -> Any:
 
 
 def _feeding(graph: Graph, direct: set[str]) -> set[str]:
-    """Operators whose rows go on to something else in Spark."""
+    """Operators whose rows go to something else in Spark."""
     found: set[str] = set()
     targets: list[OperatorNode | SinkNode] = [
         *graph.operators,

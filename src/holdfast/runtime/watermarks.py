@@ -79,7 +79,7 @@ def observe(node: SourceNode, frame: Any, kind: str) -> tuple[Any, Observed]:
     inside, beyond = "true", "false"
     if node.future_us is not None:
         # Spark writes numbers into the code that it generates, and would compile new code for each
-        # new limit; a struct is handed to the code beside it.
+        # new limit; a struct is handed to the code next to it.
         limit = f"named_struct('us', {_clock.wall_us() + node.future_us}L)"
         inside, beyond = (f"named_struct('us', {times}) {sign} {limit}" for sign in ("<=", ">"))
     watched = Observation()
@@ -112,7 +112,7 @@ class Watermarks:
     _active_ms: dict[str, int] = field(default_factory=dict)
 
     def restore(self, previous_watermark_us: int | None, marks_us: Mapping[str, int]) -> None:
-        """Go on from a checkpoint."""
+        """Continue from a checkpoint."""
         self.previous_watermark_us = previous_watermark_us
         self.marks_us = dict(marks_us)
 

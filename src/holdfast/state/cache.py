@@ -3,7 +3,7 @@
 Invariants:
 - A file in the cache has the size and SHA-256 of its name: it is verified on arrival, before it
   gets that name. The name appears at once or not at all.
-- Several processes may share a directory: whoever comes second finds the file or replaces it by
+- Several processes may share a directory: the second one finds the file or replaces it by
   identical bytes. A file that is evicted while somebody has it mapped stays readable for them.
 - The directory stays below its limit, except for the one run that is being asked for.
 - It is a cache: it can be deleted at any time, and it is never durable.

@@ -124,7 +124,7 @@ class RunSource:
         return run
 
     def retain(self, runs: Iterable[RunInfo]) -> None:
-        """Let go of every open run that is not among these."""
+        """Close every open run that is not among these."""
         wanted = set(runs)
         with self._lock:
             for info in [info for info in self._opened if info not in wanted]:

@@ -2,7 +2,7 @@
 
 Rows are handed on as they lie in the runs, without a copy. Only their marker is replaced where a
 newer run has a say: so a row counts exactly when its marker says so (`__hf_deleted` is false, or
-`__hf_weight` is not zero), and whoever reads the stream filters by it.
+`__hf_weight` is not zero), and the reader of the stream filters by it.
 
 Invariants:
 - The rows that count are those of `TraceReader.batches`, each once; only the order differs.

@@ -3,7 +3,7 @@
 Invariants:
 - A partition reads exactly the run slices of its vnodes; rows of others are refused, not ignored.
 - `apply` writes one new run and changes nothing else: until a checkpoint lists the run, it is
-  garbage. Reading goes on from the runs that were given at opening.
+  garbage. Reading continues from the runs that were given at opening.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class TracePartition:
         """Live rows with an event time from `low_us` to before `high_us`; None: from the beginning.
 
         One batch of hash, keys and values (and the weight of a bag), in hash order. The cost
-        follows what is due: each run keeps an index by time for as long as it is open. Whoever
-        needs only some `columns` says so, and gets them in the order of the trace.
+        follows what is due: each run keeps an index by time for as long as it is open. A
+        caller that needs only some `columns` says so, and gets them in the order of the trace.
         """
         if self.schema.time_column is None:
             raise InvalidInputError(
@@ -152,7 +152,7 @@ class TracePartition:
             )
 
     def close(self) -> None:
-        """Let go of the runs; the source decides what stays open."""
+        """Release the runs; the source decides what stays open."""
         self._views = []
 
     def __enter__(self) -> Self:

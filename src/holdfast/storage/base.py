@@ -142,7 +142,7 @@ class Storage(StorageReader, Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of handles."""
+        """Release the handles."""
         ...
 
 

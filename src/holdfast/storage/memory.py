@@ -134,7 +134,7 @@ class MemoryStorage:
         check_relative(path)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to release."""
 
 
 class MemoryWriter:

@@ -132,7 +132,7 @@ class FaultyDisk(Disk):
         self._around("sync", descriptor, _nothing)
 
     def close(self, descriptor: int) -> None:
-        """Let a descriptor go."""
+        """Close a descriptor."""
         self._around("close", descriptor, lambda: super(FaultyDisk, self).close(descriptor))
 
     def sync_dir(self, path: str) -> None:

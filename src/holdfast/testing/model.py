@@ -76,7 +76,7 @@ class Model:
         self.pins[label] = epoch
 
     def unpin(self, label: str) -> None:
-        """Let a savepoint go."""
+        """Release a savepoint."""
         del self.pins[label]
 
     def lineage(self, epoch: int | None) -> list[int]:
@@ -148,7 +148,7 @@ class Model:
             del self.live[epoch]
 
     def rebuilt(self) -> None:
-        """The catalog was made anew from the manifests: only their parents tell of branches."""
+        """The catalog was rebuilt from the manifests: only their parents tell of branches."""
         for entry in self.live.values():
             entry.abandoned = False
         self.current = max(self.live, default=None)

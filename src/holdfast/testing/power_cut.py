@@ -98,7 +98,7 @@ class RecordingDisk(Disk):
         self.calls.append(Call("sync", inode=self._inodes[descriptor]))
 
     def close(self, descriptor: int) -> None:
-        """Let a descriptor go."""
+        """Close a descriptor."""
         self._inodes.pop(descriptor, None)
         super().close(descriptor)
 

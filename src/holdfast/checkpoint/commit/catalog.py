@@ -281,7 +281,7 @@ class CatalogWriter:
         writer: WriterId,
         clock: Clock,
     ) -> None:
-        """Go on after `state`."""
+        """Continue after `state`."""
         self._directory = directory
         self._storage = storage
         self._clock = clock
@@ -342,7 +342,7 @@ class CatalogWriter:
         return record
 
     def _put(self, path: str, data: bytes, *, spare: bool) -> None:
-        """Put-if-absent; on a full disk, what opens or lets go may use the reserve."""
+        """Put-if-absent; on a full disk, what opens or releases may use the reserve."""
         try:
             publish(self._storage, path, data, self._clock)
         except StorageError as error:
@@ -361,7 +361,7 @@ class CatalogWriter:
             raise CommitUnknownError(
                 "the record was written, but not confirmed as part of the chain",
                 path=self._directory.at(paths.record(number)),
-                remedy="open the store again: recovery reads what is there and goes on from it",
+                remedy="open the store again: recovery reads what is there and resumes from it",
             ) from error
 
     def _check_held(self, newest: Sequence, known: Sequence | None) -> None:
@@ -403,7 +403,7 @@ class CatalogWriter:
             pipeline=self._directory.pipeline,
             sequence=number,
             writer=self.writer,
-            remedy="stop this process; the other writer goes on from the last checkpoint",
+            remedy="stop this process; the other writer continues from the last checkpoint",
         )
 
     def append_base(self, live: tuple[Summary, ...]) -> None:

@@ -54,7 +54,7 @@ def publish(storage: Storage, path: str, data: bytes, clock: Clock) -> None:
         "nobody can say whether the write happened",
         path=path,
         reason=unknown.what if unknown else None,
-        remedy="open the store again: recovery reads what is there and goes on from it",
+        remedy="open the store again: recovery reads what is there and resumes from it",
     ) from unknown
 
 

@@ -203,7 +203,7 @@ def _check_watermark(before: int, now: int | None, source: str | None) -> None:
             source=source,
             before=before,
             now=now,
-            remedy="restore the watermark from the checkpoint before going on",
+            remedy="restore the watermark from the checkpoint before you continue",
         )
 
 

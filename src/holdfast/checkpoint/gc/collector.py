@@ -77,7 +77,7 @@ class Collector:
     def _state(self) -> CatalogState:
         return self._catalog.state
 
-    # The three ways to let go
+    # The three ways to remove
 
     def retain(self, outcomes: Outcomes, *, keep: Collection[CheckpointId]) -> SweepReport:
         """Drop what the settings no longer keep, with their files; compact when it is time."""
@@ -278,7 +278,7 @@ class Collector:
     def _put_back_pinned(
         self, live: Sequence[Summary], dropped: Sequence[CheckpointId]
     ) -> tuple[CheckpointId, ...]:
-        """Take back what was pinned while it was being dropped; returns what stays dropped."""
+        """Revive what was pinned while it was being dropped; returns what stays dropped."""
         late = {p.checkpoint for p in self._reader.pins()}.intersection(dropped)
         if late:
             gone = set(dropped) - late
@@ -296,7 +296,7 @@ class Collector:
         return listing
 
     def _rescue_pinned(self) -> None:
-        """Take back checkpoints whose pin was confirmed while a writer died dropping them.
+        """Revive checkpoints whose pin was confirmed while a writer died dropping them.
 
         Their pins would hold nothing, and the sweep that follows would delete their files.
         """

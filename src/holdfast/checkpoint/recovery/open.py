@@ -4,7 +4,7 @@ Invariants:
 - Nothing is written before the plan says that the store may be opened.
 - The `open` record goes to the number after the head that the plan was made from: if anything has
   happened since, the put-if-absent fails and the plan is made again.
-- Once the record exists, whoever held the store before is fenced.
+- Once the record exists, the writer before is fenced.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]
 
 
 def _stays(plan: RecoveryPlan, entry: Summary) -> bool:
-    """Whether a checkpoint is part of the history that the plan goes on from."""
+    """Whether a checkpoint is part of the history that the plan resumes from."""
     if entry.checkpoint in plan.abandon:
         return False
     return not entry.abandoned or entry.checkpoint in plan.revive

@@ -328,7 +328,7 @@ def _scan(
             manifest = parse_manifest(data, entry.path, meaning.checkpoint)
             manifest = load_segments(reader.directory, manifest)
         except NotFoundError:
-            continue  # a writer that lives has just let it go
+            continue  # a writer that lives has just dropped it
         except CorruptionError as error:
             leave[entry.path] = error.what
             continue

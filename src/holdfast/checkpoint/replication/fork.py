@@ -99,7 +99,7 @@ def fork_pipeline(
         try:
             _pin(reader, environment, new, source)
         except NotFoundError:
-            # The pin was let go, and what it held with it: the fork must not list it.
+            # The pin was released, and what it held with it: the fork must not list it.
             gone = DropBody(checkpoints=[done.summary.checkpoint], reason="delete")
             opened.catalog.append(gone)
             raise

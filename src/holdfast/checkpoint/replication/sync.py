@@ -460,7 +460,7 @@ class _Sync:
         for pin in new:
             self._target.put(self._here.directory.at(paths.pin(pin.label)), pin_bytes(pin))
         for checkpoint in self._here.retired({pin.checkpoint for pin in new}):
-            # Another sync came between: a pin that holds nothing is taken back.
+            # Another sync came between: a pin that holds nothing is removed.
             for pin in new:
                 if pin.checkpoint == checkpoint:
                     self._target.delete(self._here.directory.at(paths.pin(pin.label)))

@@ -1,4 +1,4 @@
-"""Checksums that lie beside Spark's files: Hadoop's on local disk, Spark's own for state.
+"""Checksums that lie next to Spark's files: Hadoop's on local disk, Spark's own for state.
 
 Invariants:
 - A sidecar that cannot be read is damage, never "no checksum".
@@ -34,7 +34,7 @@ class _SparkChecksum(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HadoopCheck:
-    """Compares a file, piece by piece, with the checksums that Hadoop wrote beside it."""
+    """Compares a file, piece by piece, with the checksums that Hadoop wrote next to it."""
 
     def __init__(self, sidecar: bytes, size: int, path: str, sidecar_path: str) -> None:
         """Read the sidecar of a file of that size."""
@@ -72,7 +72,7 @@ class HadoopCheck:
         number = self._number
         if number >= len(self._expected) or zlib.crc32(piece) != self._expected[number]:
             raise damaged(
-                "file differs from the checksum beside it",
+                "file differs from the checksum next to it",
                 self._path,
                 checksums=self._sidecar_path,
                 block=number,
@@ -81,7 +81,7 @@ class HadoopCheck:
 
 
 def check_hadoop(data: bytes, sidecar: bytes, path: str, sidecar_path: str) -> None:
-    """Compare a whole file with the checksums that Hadoop's local file system wrote beside it."""
+    """Compare a whole file with the checksums that Hadoop's local file system left."""
     check = HadoopCheck(sidecar, len(data), path, sidecar_path)
     check.feed(data)
     check.finish()

@@ -2,7 +2,7 @@
 
 Invariants:
 - `classify` knows exactly the names that Spark 4.3 writes (seen by running it): what it does not
-  know is refused by whoever has to decide, never guessed.
+  know is refused where a decision needs it, never guessed.
 - State version v belongs to batch v - 1: batch N is whole when every store has version N + 1.
 
 Spec: spec/guard-v1.md, section 1.
@@ -111,7 +111,7 @@ def _meaning(kind: Kind, groups: dict[str, str | None]) -> SparkPath:
 
 
 def _companion(path: str) -> SparkPath | None:
-    """Checksums beside other files, and files that Spark has not finished."""
+    """Checksums of other files, and files that Spark has not finished."""
     folder, _, name = path.rpartition("/")
     bare = name.removesuffix(".crc")
     if _TEMPORARY.fullmatch(bare):

@@ -1,7 +1,7 @@
 """Look-up index of one segment: ids to events; entity, scope, kind, correlation to frames.
 
 It is derived: always rebuilt from the frames, never a source of truth. A sealed segment has it in
-a file beside it, memory-mapped and read by binary search; the tail has it in memory.
+a file next to it, memory-mapped and read by binary search; the tail has it in memory.
 
 Invariants:
 - No false negatives: a value that occurs in a frame is found. A hit is a candidate, and the event

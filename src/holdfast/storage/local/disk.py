@@ -192,7 +192,7 @@ _current = Disk()
 
 
 def current_disk() -> Disk:
-    """The disk of this process, for whoever was not given one."""
+    """The disk of this process, for code that was not given one."""
     return _current
 
 

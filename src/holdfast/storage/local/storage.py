@@ -407,7 +407,7 @@ class LocalStorage:
         return LocalLease(descriptor)
 
     def close(self) -> None:
-        """Let go of the root."""
+        """Release the root."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
