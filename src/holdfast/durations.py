@@ -1,4 +1,8 @@
-"""Durations as people write them: `10 minutes`, or a `timedelta`."""
+"""Durations as people write them: `10 minutes`, `2h`, or a `timedelta`.
+
+Invariant: there is no other parser of durations; the API, settings, the guard and the command line
+use this one, so that they take the same texts and give the same error.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +13,50 @@ from holdfast.errors import InvalidInputError
 
 Duration = str | timedelta
 
-_UNITS_US = {
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
+_NAMES = {
+    1: ("us", "microsecond", "microseconds"),
+    1_000: ("ms", "millisecond", "milliseconds"),
+    1_000_000: ("s", "second", "seconds"),
+    60_000_000: ("m", "min", "minute", "minutes"),
+    3_600_000_000: ("h", "hour", "hours"),
+    86_400_000_000: ("d", "day", "days"),
+    604_800_000_000: ("w", "week", "weeks"),
 }
-_TEXT = re.compile(r"\s*(\d+)\s*([a-z]+?)s?\s*", re.IGNORECASE)
+_UNITS_US = {name: unit for unit, names in _NAMES.items() for name in names}
+_PART = r"(\d+)\s*([a-z]+)"
+_TEXT = re.compile(rf"\s*{_PART}(?:\s*{_PART})*\s*", re.IGNORECASE)
+_PARTS = re.compile(_PART, re.IGNORECASE)
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def duration_us(duration: Duration) -> int:
-    """Microseconds of a duration such as `90 seconds`, `1 hour` or `timedelta(hours=1)`."""
+    """Microseconds of a duration.
+
+    Args:
+        duration: A `timedelta`, or numbers with units: `90 seconds`, `2h`, `1 hour 30 minutes`.
+            Units are us, ms, s, m, h, d, w and their names.
+
+    Returns:
+        A whole number, not negative.
+
+    Raises:
+        InvalidInputError: It is something else (`invalid_duration`).
+
+    Example:
+        >>> from holdfast.durations import duration_us
+        >>> duration_us("90 minutes") == duration_us("1h 30m")
+        True
+    """
     if isinstance(duration, timedelta) and duration >= timedelta(0):
         return duration // _MICROSECOND
-    match = _TEXT.fullmatch(duration) if isinstance(duration, str) else None
-    unit = _UNITS_US.get(match.group(2).lower()) if match else None
-    if match is None or unit is None:
-        raise InvalidInputError(
-            "not a duration",
-            kind="invalid_duration",
-            value=repr(duration)[:60],
-            remedy="write it like '10 minutes': milliseconds, seconds, minutes, hours, days, weeks;"
-            " or give a timedelta that is not negative",
-        )
-    return int(match.group(1)) * unit
+    if isinstance(duration, str) and _TEXT.fullmatch(duration):
+        parts = [(number, name.lower()) for number, name in _PARTS.findall(duration)]
+        if all(name in _UNITS_US for _, name in parts):
+            return sum(int(number) * _UNITS_US[name] for number, name in parts)
+    raise InvalidInputError(
+        "not a duration",
+        kind="invalid_duration",
+        value=repr(duration)[:60],
+        remedy="write it like '10 minutes' or '2h': milliseconds, seconds, minutes, hours, days, "
+        "weeks; or give a timedelta that is not negative",
+    )

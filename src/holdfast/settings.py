@@ -7,10 +7,11 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 
 
@@ -99,6 +100,34 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 value=repr(self.recovery_verify)[:100],
                 remedy="give 'auto', 'shallow' or 'deep'",
             )
+
+    @classmethod
+    def of(
+        cls, *, interval: Duration | None = None, retain_age: Duration | None = None, **others: Any
+    ) -> Settings:
+        """Settings whose times are written with their unit.
+
+        Args:
+            interval: `interval_ms` as a duration: `"1 minute"`, `timedelta(minutes=1)`.
+            retain_age: `retain_age_ms` as a duration.
+            **others: Any other setting by its name.
+
+        Returns:
+            The same as the constructor gives for milliseconds.
+
+        Raises:
+            InvalidInputError: A text is no duration, or a value can never work.
+
+        Example:
+            >>> from holdfast import Settings
+            >>> Settings.of(interval="1 minute", retain=5) == Settings(interval_ms=60_000, retain=5)
+            True
+        """
+        times = {"interval_ms": interval, "retain_age_ms": retain_age}
+        given: dict[str, Any] = {
+            name: duration_us(text) // 1_000 for name, text in times.items() if text is not None
+        }
+        return cls(**given, **others)
 
     def for_pipeline(self) -> Settings:
         """These settings with a pipeline's own default where nothing was given."""

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from holdfast.checkpoint.commit.conditional_put import publish
 from holdfast.checkpoint.reader import StoreReader
+from holdfast.checkpoint.reference import Ref
 from holdfast.clock import Clock
 from holdfast.errors import (
     AlreadyExistsError,
@@ -40,7 +41,7 @@ def pin(
     clock: Clock,
     *,
     label: str,
-    ref: str,
+    ref: Ref,
     note: str = "",
     fork: bool = False,
 ) -> Pin:

@@ -15,7 +15,9 @@ from typing import Any
 
 from holdfast.checkpoint.commit.catalog import REBUILD, CatalogState, load_catalog
 from holdfast.checkpoint.directory import PipelineDirectory
+from holdfast.checkpoint.reference import Ref, find_checkpoint
 from holdfast.checkpoint.segments import load_segments
+from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -44,7 +46,7 @@ from holdfast.format.manifest import (
     parse_manifest,
 )
 from holdfast.format.validate import validate
-from holdfast.ids import UUID_PATTERN, CheckpointId, Epoch
+from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage.base import StorageReader
 from holdfast.storage.open import open_storage
 
@@ -206,7 +208,7 @@ class StoreReader:
             )
         return [*reversed(state.live)]
 
-    def manifest(self, ref: str | Summary) -> Manifest:
+    def manifest(self, ref: Ref | Summary) -> Manifest:
         """The manifest of a checkpoint, checked against the catalog's digest."""
         summary = ref if isinstance(ref, Summary) else self.resolve(ref)
         path = paths.manifest(summary.checkpoint)
@@ -344,44 +346,9 @@ class StoreReader:
 
     # Finding one
 
-    def resolve(self, ref: str, *, catalog: CatalogState | None = None) -> Summary:
-        """A checkpoint by id, start of an id, label, `latest` or `epoch:N`."""
-        state = catalog or self.catalog()
-        if ref == "latest":
-            if state.candidates:
-                return state.candidates[0]
-            raise self._unknown(ref)
-        if ref.startswith("epoch:"):
-            wanted = ref.removeprefix("epoch:")
-            found = [entry for entry in state.live if str(entry.epoch) == wanted]
-        elif UUID_PATTERN.fullmatch(ref):
-            found = [entry for entry in state.live if entry.checkpoint == ref]
-        else:
-            labelled = [pin.checkpoint for pin in self.pins() if pin.label == ref]
-            found = [entry for entry in state.live if entry.checkpoint in labelled]
-            found = found or [entry for entry in state.live if entry.label == ref][-1:]
-            if not found and len(ref) >= 4:
-                found = [entry for entry in state.live if entry.checkpoint.startswith(ref)]
-        if not found:
-            raise self._unknown(ref)
-        if len(found) > 1:
-            raise InvalidInputError(
-                "more than one checkpoint begins like this",
-                kind="ambiguous",
-                ref=ref,
-                matches=len(found),
-                remedy="give more digits",
-            )
-        return found[0]
-
-    def _unknown(self, ref: str) -> NotFoundError:
-        return NotFoundError(
-            "no such checkpoint",
-            kind="no_checkpoint",
-            ref=repr(ref)[:100],
-            pipeline=self.directory.pipeline,
-            remedy="run `holdfast ls` to see what is there",
-        )
+    def resolve(self, ref: Ref, *, catalog: CatalogState | None = None) -> Summary:
+        """A checkpoint by its name, as the command line takes it: see `find_checkpoint`."""
+        return find_checkpoint(self, ref, SystemClock().wall_us(), catalog=catalog)
 
 
 def retired_error(checkpoint: CheckpointId) -> NotFoundError:

@@ -1,26 +1,35 @@
-"""Which checkpoint is meant: id, start of an id, label, epoch, time, `latest`.
+"""Which checkpoint is meant: epoch, id, start of an id, label, time, `ago:2h`, `latest`.
+
+One grammar for Python and the command line: docs/reference/checkpoints.md.
 
 Invariants:
 - A name that could mean two checkpoints is an error that says so; nothing is guessed.
-- A label wins over an epoch, an epoch over the start of an id: ids of our time begin with 0, epochs
-  never do.
+- A label wins over an epoch and over a time, an epoch over the start of an id: ids of our time
+  begin with 0, epochs never do. `epoch:` and `time:` say what is meant.
+- A time without a zone is UTC.
 """
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.commit.catalog import CatalogState
-from holdfast.checkpoint.reader import StoreReader
+from holdfast.durations import duration_us
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
+from holdfast.ids import UUID_PATTERN
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.commit.catalog import CatalogState
+    from holdfast.checkpoint.reader import StoreReader
 
 Ref = str | int | datetime
+PREFIX_MIN = 4
 _NUMBER = re.compile(r"0|[1-9][0-9]*")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ].*)?")
-_AGO = re.compile(r"ago:(?P<number>[0-9]+)(?P<unit>[smhd])")
-_UNITS_US = {"s": 10**6, "m": 60 * 10**6, "h": 3_600 * 10**6, "d": 86_400 * 10**6}
+_ORIGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def find_checkpoint(
@@ -29,23 +38,61 @@ def find_checkpoint(
     now_us: int,
     *,
     catalog: CatalogState | None = None,
+    numbered: Callable[[int], Summary | None] | None = None,
 ) -> Summary:
-    """The checkpoint that a user names, on the command line or in Python."""
+    """The checkpoint that a user names, on the command line or in Python.
+
+    Args:
+        reader: The pipeline.
+        ref: `latest`, an epoch, an id or the start of one, a label, a time, or `ago:` and a
+            duration; an epoch may be a number, a time a `datetime`.
+        now_us: The time, for `ago:`.
+        catalog: What was read already.
+        numbered: What a number means, where it is no epoch; None for one that means nothing.
+
+    Returns:
+        Its summary.
+
+    Raises:
+        NotFoundError: Nothing has that name (`no_checkpoint`).
+        InvalidInputError: It fits several (`ambiguous`), or is no name at all (`invalid_ref`,
+            `invalid_time`, `invalid_duration`).
+
+    Example:
+        >>> from holdfast.checkpoint import read_store
+        >>> from holdfast.checkpoint.reference import find_checkpoint
+        >>> find_checkpoint(read_store("checkpoints", "orders"), "latest", 0).epoch
+        0
+    """
     state = catalog or reader.catalog()
-    ref = _text(ref)
-    at_us = _instant(ref, now_us)
-    if at_us is not None:
-        return _at_time(state, ref, at_us)
-    if _NUMBER.fullmatch(ref) and not any(pin.label == ref for pin in reader.pins()):
-        found = [entry for entry in state.live if str(entry.epoch) == ref]
-        if found:
-            return found[-1]
-        if len(ref) < 4:
-            raise _unknown(reader, state, ref)
-    try:
-        return reader.resolve(ref, catalog=state)
-    except NotFoundError as error:
-        raise _unknown(reader, state, ref) from error
+    text = _text(ref)
+    if text == "latest":
+        found = [*state.candidates[:1]]
+    elif UUID_PATTERN.fullmatch(text):
+        found = [entry for entry in state.live if entry.checkpoint == text]
+    elif text.startswith("epoch:"):
+        found = _of_epoch(state, text.removeprefix("epoch:"))
+    elif text.startswith(("time:", "ago:")):
+        return _at_time(state, text, _instant_us(text, now_us))
+    else:
+        found = _of_label(reader, state, text)
+        if not found and _TIME.fullmatch(text):
+            return _at_time(state, text, _instant_us(text, now_us))
+        if not found and _NUMBER.fullmatch(text):
+            found = _of_number(state, text, numbered)
+        if not found and len(text) >= PREFIX_MIN:
+            found = [entry for entry in state.live if entry.checkpoint.startswith(text)]
+    if not found:
+        raise _unknown(reader, state, text)
+    if len(found) > 1:
+        raise InvalidInputError(
+            "more than one checkpoint begins like this",
+            kind="ambiguous",
+            ref=text,
+            matches=len(found),
+            remedy="give more digits",
+        )
+    return found[0]
 
 
 def _text(ref: object) -> str:
@@ -62,14 +109,31 @@ def _text(ref: object) -> str:
     )
 
 
-def _instant(ref: str, now_us: int) -> int | None:
+def _of_label(reader: StoreReader, state: CatalogState, text: str) -> list[Summary]:
+    """What a savepoint of that label holds, or else the newest that was committed with it."""
+    pinned = {pin.checkpoint for pin in reader.pins() if pin.label == text}
+    held = [entry for entry in state.live if entry.checkpoint in pinned]
+    return held or [entry for entry in state.live if entry.label == text][-1:]
+
+
+def _of_epoch(state: CatalogState, text: str) -> list[Summary]:
+    return [entry for entry in state.live if str(entry.epoch) == text]
+
+
+def _of_number(
+    state: CatalogState, text: str, numbered: Callable[[int], Summary | None] | None
+) -> list[Summary]:
+    if numbered is None:
+        return _of_epoch(state, text)
+    named = numbered(int(text))
+    return [] if named is None else [named]
+
+
+def _instant_us(ref: str, now_us: int) -> int:
     """Microseconds of `time:…`, a date, a date and time (UTC unless it says so), `ago:2h`."""
-    ago = _AGO.fullmatch(ref)
-    if ago is not None:
-        return now_us - int(ago["number"]) * _UNITS_US[ago["unit"]]
+    if ref.startswith("ago:"):
+        return now_us - duration_us(ref.removeprefix("ago:"))
     text = ref.removeprefix("time:")
-    if text == ref and not _TIME.fullmatch(ref):
-        return None
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
@@ -81,7 +145,7 @@ def _instant(ref: str, now_us: int) -> int | None:
         ) from error
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1_000_000)
+    return (moment - _ORIGIN) // timedelta(microseconds=1)
 
 
 def _at_time(state: CatalogState, ref: str, at_us: int) -> Summary:

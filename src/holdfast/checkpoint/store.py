@@ -24,6 +24,7 @@ from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, store_environment, take_over
 from holdfast.checkpoint.recovery.plan import PendingToken, RecoveryOptions, RecoveryPlan
+from holdfast.checkpoint.reference import Ref
 from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import Clock
 from holdfast.display import html_table, short, shown, shown_html
@@ -192,7 +193,7 @@ class Store:
     # Sinks
 
     def record_outcome(
-        self, ref: CheckpointId | str, sink: str, status: OutcomeStatus, *, reason: str = ""
+        self, ref: Ref, sink: str, status: OutcomeStatus, *, reason: str = ""
     ) -> None:
         """Say what became of a sink's token.
 
@@ -285,7 +286,7 @@ class Store:
 
     # Retention
 
-    def pin(self, label: str, ref: str = "latest", *, note: str = "") -> Pin:
+    def pin(self, label: str, ref: Ref = "latest", *, note: str = "") -> Pin:
         """Hold a checkpoint under a label."""
         return pin(
             self.reader, self.storage, self._environment.clock, label=label, ref=ref, note=note
@@ -303,7 +304,7 @@ class Store:
         """Retention, and then every file that nothing refers to."""
         return self._collector.gc(self._outcomes, keep=keep, dry_run=dry_run, busy=[*self._drafts])
 
-    def delete(self, ref: str) -> SweepReport:
+    def delete(self, ref: Ref) -> SweepReport:
         """Remove one checkpoint. What others share stays; what must not go is refused."""
         summary = self._find(ref)
         current = self._current.checkpoint if self._current else None
@@ -382,8 +383,8 @@ class Store:
         if kind is None or issubclass(kind, Exception):
             self.close()
 
-    def _find(self, ref: str) -> Summary:
-        found = self._catalog.state.find(CheckpointId(ref))
+    def _find(self, ref: Ref) -> Summary:
+        found = self._catalog.state.find(CheckpointId(str(ref)))
         return found or self.reader.resolve(ref, catalog=self._catalog.state)
 
 
@@ -393,7 +394,7 @@ def open_store(
     *,
     topology: Topology,
     settings: Settings | None = None,
-    resume: str | None = None,
+    resume: Ref | None = None,
     accept_duplicates: bool = False,
     accept_loss: bool = False,
     allow_changes: bool = False,

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import open_store
+from holdfast.checkpoint.reference import Ref
 from holdfast.clock import Clock
 from holdfast.errors import InternalError, InvalidInputError, RefusedError
 from holdfast.format.manifest import Manifest
@@ -71,7 +72,7 @@ class Restored:
 def restore(
     checkpoint_location: str | Path,
     store: str | Path | Storage,
-    to: str | int = "latest",
+    to: Ref = "latest",
     *,
     into: str | Path | None = None,
     name: str | None = None,
@@ -82,9 +83,9 @@ def restore(
 ) -> Restored:
     """Bring a savepoint back. Stop the query first.
 
-    to: `latest`, a label, a batch number or a checkpoint id. into: a new location; without it the
-    old one is replaced and kept aside, and newer savepoints are marked as abandoned. sink: output
-    directory of a file sink, whose `_spark_metadata` is set back to the same batch.
+    to: `latest`, a label, a batch number, a checkpoint id or a time. into: a new location; without
+    it the old one is replaced and kept aside, and newer savepoints are marked as abandoned. sink:
+    output directory of a file sink, whose `_spark_metadata` is set back to the same batch.
     """
     ids = ids or RandomIds()
     target = normal(into if into is not None else checkpoint_location)
@@ -118,7 +119,7 @@ def clone(
     checkpoint_location: str | Path,
     store: str | Path | Storage,
     into: str | Path,
-    to: str | int = "latest",
+    to: Ref = "latest",
     *,
     same_id: bool = False,
     name: str | None = None,

@@ -18,6 +18,7 @@ from holdfast.checkpoint.gc.reachability import plan_sweep, reachable
 from holdfast.checkpoint.gc.retention import plan_retention
 from holdfast.checkpoint.pins import pin as core_pin
 from holdfast.checkpoint.pins import unpin as core_unpin
+from holdfast.checkpoint.reference import Ref
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import NotFoundError
 from holdfast.format.documents import Pin
@@ -77,7 +78,7 @@ def ls(
 def show(
     checkpoint_location: str | Path,
     store: str | Path | Storage,
-    ref: str | int = "latest",
+    ref: Ref = "latest",
     *,
     name: str | None = None,
     state_bytes_max: int = STATE_BYTES_MAX,
@@ -117,8 +118,8 @@ def show(
 def compare(
     checkpoint_location: str | Path,
     store: str | Path | Storage,
-    older: str | int,
-    newer: str | int = "latest",
+    older: Ref,
+    newer: Ref = "latest",
     *,
     name: str | None = None,
     state_bytes_max: int = STATE_BYTES_MAX,
@@ -134,7 +135,7 @@ def pin(
     checkpoint_location: str | Path,
     store: str | Path | Storage,
     label: str,
-    ref: str | int = "latest",
+    ref: Ref = "latest",
     *,
     name: str | None = None,
     note: str = "",

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import re
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, SystemClock
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.guard._save import DEFAULTS, Savepoint, save
 from holdfast.guard._verify import GuardReport, verify
@@ -31,8 +32,6 @@ from holdfast.guard.spark_files.layout import SUPPORTED_SPARK, version_of
 from holdfast.storage.base import Storage
 
 _log = logging.getLogger("holdfast.guard")
-_EVERY = re.compile(r"\s*([0-9]+)\s*(batch|batches|second|seconds|minute|minutes|hour|hours)\s*")
-_SECONDS = {"second": 1, "minute": 60, "hour": 3600}
 STORE_CONF = "spark.holdfast.guard.store"
 
 
@@ -131,7 +130,7 @@ def attach(
     query: Any,
     store: str | Path | Storage,
     *,
-    every: int | str | timedelta = 10,
+    every: int | Duration = 10,
     checkpoint_location: str | Path | None = None,
     spark: Any = None,
     name: str | None = None,
@@ -210,17 +209,16 @@ def check_spark_version(spark: Any) -> None:
         )
 
 
-def _parse_every(every: int | str | timedelta) -> tuple[int, int]:
-    if isinstance(every, timedelta):
-        batches, every_ms = 0, int(every.total_seconds() * 1_000)
-    elif isinstance(every, str):
-        match = _EVERY.fullmatch(every)
-        number, unit = (int(match.group(1)), match.group(2)) if match else (0, "")
-        unit = unit.removesuffix("es") if unit == "batches" else unit.removesuffix("s")
-        batches = number if unit == "batch" else 0
-        every_ms = number * _SECONDS.get(unit, 0) * 1_000
+def _parse_every(every: int | Duration) -> tuple[int, int]:
+    batches, every_ms = 0, 0
+    words = every.split() if isinstance(every, str) else []
+    if len(words) == 2 and words[1] in ("batch", "batches"):
+        batches = int(words[0]) if words[0].isdecimal() else 0
+    elif isinstance(every, (str, timedelta)):
+        with suppress(InvalidInputError):
+            every_ms = duration_us(every) // 1_000
     else:
-        batches, every_ms = int(every), 0
+        batches = int(every)
     if batches <= 0 and every_ms <= 0:
         raise InvalidInputError(
             "not an interval",

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint import StoreReader, read_store
+from holdfast.checkpoint.reference import Ref, find_checkpoint
+from holdfast.clock import SystemClock
 from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.documents import Summary
@@ -89,23 +91,26 @@ class Savepoints:
             damage=damage,
         )
 
-    def find(self, ref: str | int) -> Manifest:
-        """A savepoint by `latest`, label, batch number, or (start of) checkpoint id."""
-        text = str(ref)
-        if text.isdecimal():
-            for summary in self._newest_first():
-                manifest = self.reader.manifest(summary)
-                if manifest.properties.get("batch") == text:
-                    return manifest
+    def find(self, ref: Ref) -> Manifest:
+        """A savepoint by its name: as a checkpoint is named, but a number is a batch."""
         try:
-            return self.reader.manifest(text)
+            found = find_checkpoint(
+                self.reader, ref, SystemClock().wall_us(), numbered=self._of_batch
+            )
         except NotFoundError as error:
             raise NotFoundError(
                 "no such savepoint",
                 kind="no_savepoint",
-                ref=repr(text)[:100],
+                ref=repr(ref)[:100],
                 remedy="run `holdfast guard ls` to see batches and labels",
             ) from error
+        return self.reader.manifest(found)
+
+    def _of_batch(self, batch: int) -> Summary | None:
+        for summary in self._newest_first():
+            if self.reader.manifest(summary).properties.get("batch") == str(batch):
+                return summary
+        return None
 
     def _newest_first(self) -> Sequence[Summary]:
         live = [*reversed(self.reader.catalog().live)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import msgspec
 import pytest
 
@@ -232,6 +234,17 @@ def test_exclusive_has_an_effect(rig):
     rig.open(settings=Settings(exclusive=False)).close()
     with pytest.raises(ConflictError):
         rig.commit(one)
+
+
+def test_times_may_be_written_with_their_unit():
+    """`Settings.of` takes durations as everywhere else; what is none is refused."""
+    made = Settings.of(interval="2m", retain_age=timedelta(days=1), retain=5)
+    assert made == Settings(interval_ms=120_000, retain_age_ms=86_400_000, retain=5)
+    assert Settings.of() == Settings()
+    for wrong in ({"interval": "soon"}, {"retain_age": timedelta(-1)}, {"interval": 5}):
+        with pytest.raises(InvalidInputError) as caught:
+            Settings.of(**wrong)
+        assert caught.value.kind == "invalid_duration"
 
 
 def test_every_setting_has_a_test_of_its_effect():

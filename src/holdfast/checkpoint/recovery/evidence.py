@@ -18,6 +18,7 @@ from holdfast.checkpoint.commit.catalog import CatalogState, lineage
 from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.rebuild import lost_but_whole
 from holdfast.checkpoint.recovery.witness import against, call_witnesses, epochs_beyond
+from holdfast.checkpoint.reference import Ref
 from holdfast.checkpoint.verify import (
     RETIRED,
     VerifyReport,
@@ -96,7 +97,7 @@ class Evidence:
         return quiet and usable
 
 
-def gather(reader: StoreReader, settings: Settings, resume: str | None = None) -> Evidence:
+def gather(reader: StoreReader, settings: Settings, resume: Ref | None = None) -> Evidence:
     """Read what a plan needs: catalog, outcomes, and candidates until one is intact.
 
     Another writer may commit and clean up meanwhile. What looks damaged counts only if the catalog
@@ -131,7 +132,7 @@ def _head(reader: StoreReader) -> int | None:
         return None  # what was found out first is the better reason
 
 
-def _gather(reader: StoreReader, settings: Settings, resume: str | None) -> Evidence:
+def _gather(reader: StoreReader, settings: Settings, resume: Ref | None) -> Evidence:
     empty = Evidence(
         pipeline=reader.directory.pipeline,
         header=None,

@@ -22,6 +22,7 @@ from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.recovery.evidence import Evidence, gather
 from holdfast.checkpoint.recovery.plan import RecoveryOptions, RecoveryPlan, plan_recovery
 from holdfast.checkpoint.recovery.witness import SHRANK
+from holdfast.checkpoint.reference import Ref
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import AlreadyExistsError, ConflictError, FencedError, HoldfastError
 from holdfast.failpoints import failpoint
@@ -82,7 +83,7 @@ def recovery_plan(
     pipeline: str,
     *,
     topology: Topology | None = None,
-    resume: str | None = None,
+    resume: Ref | None = None,
     accept_duplicates: bool = False,
     accept_loss: bool = False,
     allow_changes: bool = False,

@@ -20,6 +20,7 @@ from typing import Literal
 from holdfast.checkpoint.commit.catalog import REBUILD, lineage, off_lineage
 from holdfast.checkpoint.recovery.evidence import NOTHING, Coverage, Evidence
 from holdfast.checkpoint.recovery.witness import SHRANK
+from holdfast.checkpoint.reference import Ref
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -119,7 +120,7 @@ class RecoveryOptions:
     """What the user asks of a recovery."""
 
     topology: Topology | None = None
-    resume: str | None = None
+    resume: Ref | None = None
     accept_duplicates: bool = False
     accept_loss: bool = False
     allow_changes: bool = False
@@ -171,7 +172,7 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions) ->
         if chosen is not None:
             verdict = "older" if entry.checkpoint in chain or not entry.abandoned else "abandoned"
         elif findings is None:
-            verdict = "newer than asked for" if options.resume else "abandoned"
+            verdict = "newer than asked for" if options.resume is not None else "abandoned"
         elif broken:
             verdict = "damaged"
         else:
@@ -305,7 +306,7 @@ def _nothing_intact(evidence: Evidence, options: RecoveryOptions) -> CorruptionE
     first = next(
         (f for found in evidence.checked.values() for f in found if f.severity == "error"), None
     )
-    asked = f" ({options.resume})" if options.resume else ""
+    asked = f" ({options.resume})" if options.resume is not None else ""
     shrank = next((f for f in evidence.state.damage if f.kind == SHRANK), None)
     if shrank is not None and not evidence.state.live:
         return CorruptionError(

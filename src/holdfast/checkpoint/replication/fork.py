@@ -30,6 +30,7 @@ from holdfast.checkpoint.pins import label_taken, pin
 from holdfast.checkpoint.reader import StoreReader, list_pipelines, retired_error
 from holdfast.checkpoint.recovery.open import Opened, StoreEnvironment, take_over
 from holdfast.checkpoint.recovery.plan import RecoveryOptions
+from holdfast.checkpoint.reference import Ref
 from holdfast.checkpoint.verify import RETIRED, VerifyReport, verify_checkpoints
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import ConflictError, CorruptionError, HoldfastError, NotFoundError
@@ -61,7 +62,7 @@ class Forked:
 def fork_pipeline(
     storage: Storage,
     origin: str,
-    ref: str,
+    ref: Ref,
     new: str,
     *,
     clock: Clock | None = None,
