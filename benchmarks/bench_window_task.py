@@ -24,9 +24,11 @@ import pyarrow as pa
 
 from holdfast.ids import CheckpointId, Epoch, SeededIds
 from holdfast.operators.aggregate import execute as aggregate
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions.base import CountFold, ExtremeFold, SumFold
-from holdfast.operators.base import HASH, WEIGHT, EpochContext
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions.min_max import MinMaxFold
+from holdfast.operators.aggregate.functions.sums import CountFold, SumFold
+from holdfast.operators.base import EpochContext
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.window import execute as window
 from holdfast.operators.window import panes
 from holdfast.state import (
@@ -48,16 +50,16 @@ BASE = CheckpointId("0198c0de-0000-7000-8000-000000000000")
 IDS = SeededIds(1)
 
 
-def work_of() -> window.WindowWork:
+def work_of() -> window.WindowTask:
     """What `bench_window.py` resolves to."""
     keys = pa.schema([("k", pa.int64()), ("window_start", TIME), ("window_end", TIME)])
     folds = (
         CountFold("n", pa.int64()),
         SumFold("s", pa.int64(), ("__hf_i1_0", "__hf_i1_1")),
-        ExtremeFold("m", pa.int64(), ("__hf_i2_0",), largest=True),
+        MinMaxFold("m", pa.int64(), ("__hf_i2_0",), largest=True),
     )
-    inner = AggregateWork("slides", keys, folds, changes=False)
-    return window.WindowWork(
+    inner = AggregateTask("slides", keys, folds, changes=False)
+    return window.WindowTask(
         "slides", inner, 0, False, None, size_us=10 * MINUTE_US, slide_us=2 * MINUTE_US
     )
 
@@ -185,12 +187,12 @@ def watch(steps: Steps) -> None:
     steps.wrap(LatestPartition, "due", "due windows")
     steps.wrap(LatestPartition, "lookup", "look-up of old windows")
     steps.wrap(LatestPartition, "apply", "apply: order and write the run")
-    steps.wrap(window.WindowWork, "_assign", "rows into panes, panes into windows")
+    steps.wrap(window.WindowTask, "_assign", "rows into panes, panes into windows")
     steps.wrap(window, "added_up", "  rows into panes")
     steps.wrap(aggregate, "group_by_key", "grouping of windows")
-    steps.wrap(AggregateWork, "_fold", "fold")
-    steps.wrap(AggregateWork, "_finish", "changes and updates")
-    steps.wrap(window.WindowWork, "process", "process, all of it")
+    steps.wrap(AggregateTask, "_fold", "fold")
+    steps.wrap(AggregateTask, "_finish", "changes and updates")
+    steps.wrap(window.WindowTask, "process", "process, all of it")
     steps.wrap(panes, "group_rows", "    grouping of rows")
 
 

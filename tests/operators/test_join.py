@@ -238,7 +238,7 @@ def test_interval_joins_equal_the_batch_answer_over_rows_on_time(
     """Of what came on time nothing is lost by forgetting; late rows are counted and routed."""
     rng = random.Random(seed)
     rows: dict[str, Counter] = {"a": Counter(), "b": Counter()}
-    work = interval_pipeline(tmp_path, spark, 2, hows).resolve()["j-semi"].work
+    work = interval_pipeline(tmp_path, spark, 2, hows).resolve()["j-semi"].task
     assert work.bounds_us(0) == {"j-semi.left": -5_000_000, "j-semi.right": -15_000_000}
     for step in range(7):
         for side in "ab":

@@ -67,7 +67,7 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
         monkeypatch.setattr(partial_aggregation, "ROWS_PER_KEY_MIN", 1)
         used.clear()
         pipe = declare(tmp_path / home, spark, weighted=weighted)
-        assert pipe.resolve()["totals"].condense is not None
+        assert pipe.resolve()["totals"].sums is not None
         pipe.run()
         assert ({"totals"} in used) is (home == "crowded")
         frame = pipe.view("totals").to_spark(spark)

@@ -19,12 +19,12 @@ CRASHES = [
 ]  # fmt: skip
 TOP = ["k", "x", "f", "place"]
 LATEST = ["k", "x", "f"]
-GATHERED = ["k", "p", "m", "l", "s", "a", "z", "u"]
+HOLISTIC = ["k", "p", "m", "l", "s", "a", "z", "u"]
 BUSY = ["k", "n"]
 
 
 def own_aggregate():
-    """Rows less twice the smallest value, of each group; sent to workers by value."""
+    """ZSet less twice the smallest value, of each group; sent to workers by value."""
 
     def width(rows: pa.Table, count: int) -> pa.Array:
         done = rows.group_by("group").aggregate([("twice", "min"), ("weight", "sum")])
@@ -81,14 +81,14 @@ def batch(spark, live: Counter) -> dict[str, Counter]:
     return {
         "top": rows_of(ranked.where("place <= 3"), TOP),
         "last": rows_of(last.where("r = 1"), LATEST),
-        "gathered": rows_of(gathered, GATHERED),
+        "gathered": rows_of(gathered, HOLISTIC),
         "busy": rows_of(busy.orderBy(F.desc("n"), "k").limit(2), BUSY),
     }
 
 
 def check(spark, home, live: Counter) -> None:
     wanted = batch(spark, live)
-    for name, columns in {"top": TOP, "last": LATEST, "gathered": GATHERED, "busy": BUSY}.items():
+    for name, columns in {"top": TOP, "last": LATEST, "gathered": HOLISTIC, "busy": BUSY}.items():
         assert published(spark, home / name, columns) == wanted[name], name
 
 
@@ -133,7 +133,7 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
     assert Counter(r["k"] for r in pipe.view("last").to_arrow().to_pylist()) == Counter(
         {row[0] for row in live}
     )
-    assert rows_of(pipe.view("gathered").to_spark(spark), GATHERED) == wanted["gathered"]
+    assert rows_of(pipe.view("gathered").to_spark(spark), HOLISTIC) == wanted["gathered"]
     assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 

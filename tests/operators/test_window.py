@@ -320,8 +320,8 @@ def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> 
             return
         mark = manifest.watermark_us
         for name, resolved in pipe.resolve().items():
-            bounds = {} if mark is None else resolved.work.bounds_us(mark)
-            for trace in resolved.work.traces:
+            bounds = {} if mark is None else resolved.task.bounds_us(mark)
+            for trace in resolved.task.traces:
                 runs = runs_of(manifest, trace)
                 sizes.setdefault(trace, []).append(sum(run.size for run in runs))
                 counts.append(len(runs))

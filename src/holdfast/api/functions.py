@@ -1,87 +1,30 @@
 """Aggregate functions as a user writes them: `hf.sum("amount")`. No Spark in here.
 
 Each function says what it keeps for a group and what it needs from every row; how whole batches
-are folded in is in `holdfast.operators.aggregate.functions.base`.
+are folded in is in `holdfast.operators.aggregate.functions`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
-from holdfast.api.aggregate_details import (
+from holdfast.errors import InvalidInputError
+from holdfast.operators.aggregate.declare import (
+    Aggregate,
     Deviation,
     Limit,
     Ordering,
     Percentiles,
     UserFunction,
 )
-from holdfast.errors import InvalidInputError
-from holdfast.operators.sort_order import parse_terms
+from holdfast.operators.sort_order import parse_order
 
-AggregateKind = Literal[
-    "count", "sum", "avg", "min", "max", "stddev", "variance", "count_distinct",
-    "approx_count_distinct", "percentile", "collect_list", "collect_set", "first", "udaf",
-]  # fmt: skip
 LIMIT_MAX = 1_000_000
 _ALIAS = re.compile(
     r"(?P<what>.+)\s+as\s+(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*", re.IGNORECASE | re.DOTALL
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Aggregate:
-    """One aggregate: its kind, and the SQL expression that it is taken over (None: whole rows)."""
-
-    kind: AggregateKind
-    expression: str | None = None
-    population: bool = False
-    detail: Any = None
-    column: str | None = None
-
-    def alias(self, column: str) -> Aggregate:
-        """The same aggregate with the name of its column: `hf.sum("amount").alias("total")`.
-
-        Args:
-            column: the column's name; any name that a column can have.
-
-        Returns:
-            The aggregate, for `Grouped.agg`.
-
-        Raises:
-            InvalidInputError: the name is not text.
-
-        Example:
-            >>> hf.count().alias("name").column
-            'name'
-        """
-        if not isinstance(column, str):
-            raise InvalidInputError(
-                "the name of a column is text",
-                kind="invalid_alias",
-                aggregate=str(self),
-                value=repr(column)[:60],
-                remedy='write it like hf.sum("amount").alias("total")',
-            )
-        return replace(self, column=column)
-
-    def __str__(self) -> str:
-        """As in SQL."""
-        suffix = "_pop" if self.population else ""
-        detail = f", {self.detail}" if self.detail is not None else ""
-        return f"{self.kind}{suffix}({self.expression or '*'}{detail})"
-
-    @property
-    def expressions(self) -> list[str]:
-        """Every SQL expression in it."""
-        found = [self.expression] if self.expression is not None else []
-        if isinstance(self.detail, Ordering):
-            found += [term.column for term in self.detail.terms]
-        if isinstance(self.detail, UserFunction):
-            found += [text for _, text in self.detail.inputs]
-        return found
 
 
 def count(expression: str | None = None) -> Aggregate:
@@ -397,7 +340,7 @@ def first(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
         >>> orders.group_by("customer").agg(first=firsts, name="firsts").columns
         ['customer', 'first']
     """
-    return Aggregate("first", expression, detail=Ordering(parse_terms(order_by, "first")))
+    return Aggregate("first", expression, detail=Ordering(parse_order(order_by, "first")))
 
 
 def last(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
@@ -418,8 +361,8 @@ def last(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
         >>> orders.group_by("customer").agg(last=lasts, name="lasts").columns
         ['customer', 'last']
     """
-    terms = tuple(term.reversed() for term in parse_terms(order_by, "last"))
-    return Aggregate("first", expression, detail=Ordering(terms))
+    keys = tuple(key.reversed() for key in parse_order(order_by, "last"))
+    return Aggregate("first", expression, detail=Ordering(keys))
 
 
 def udaf(

@@ -140,7 +140,7 @@ def pipeline_graph(graph: Graph, store: str) -> PipelineGraph:
             lines=tuple(_lines(part)),
             inputs=tuple(dict.fromkeys(part.inputs)),
             columns=None if (known := nodes[part.name].columns) is None else tuple(known),
-            changelog=nodes[part.name].changes,
+            changelog=nodes[part.name].retracts,
         )
         for part in _ordered(parts)
     ]

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.columns import plain_names
-from holdfast.api.functions import Aggregate
 from holdfast.api.spelling import GROUPED_USES, old_spelling, unknown_name
-from holdfast.api.windows import Window
 from holdfast.errors import InvalidInputError
-from holdfast.operators.window.declare import window_node
-from holdfast.runtime.graph import Node, OperatorNode, checked_names, checked_output
+from holdfast.operators.aggregate.declare import Aggregate, aggregate_by_key
+from holdfast.operators.declaration import Declaration, Node, checked_names, checked_output
+from holdfast.operators.window.declare import Window, windowed
 
 if TYPE_CHECKING:
     from holdfast.api.stream import Stream
@@ -26,7 +25,7 @@ class Grouped:
         self,
         before: Node,
         keys: tuple[str | Window, ...],
-        add: Callable[[OperatorNode], Stream],
+        add: Callable[[Declaration], Stream],
     ) -> None:
         self._before = before
         self._keys = keys
@@ -73,19 +72,8 @@ class Grouped:
             checked_names(plain_names(aggregate.expressions), self._before, name)
         keys = tuple(key for key in self._keys if isinstance(key, str))
         if len(keys) < len(self._keys):
-            return self._add(window_node(self._before, self._keys, given, name=name))
-        checked_names(list(keys), self._before, name)
-        node = OperatorNode(
-            columns=checked_output([*keys, *given], name),
-            changes=True,
-            name=name,
-            befores=(self._before,),
-            what="aggregate",
-            keys=keys,
-            params={column: str(aggregate) for column, aggregate in given.items()},
-            detail=given,
-        )
-        return self._add(node)
+            return self._add(windowed(self._before, self._keys, given, name=name))
+        return self._add(aggregate_by_key(self._before, keys, given, name=name))
 
     def _named(
         self, columns: Sequence[Aggregate], aggregates: Mapping[str, Aggregate], name: str

@@ -25,11 +25,12 @@ from holdfast.connectors.base import SourceReader
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.topology import Topology
-from holdfast.operators.analysis import Resolved
+from holdfast.operators.base import Analyzed
+from holdfast.operators.columns import WEIGHT
 from holdfast.runtime.checkpoint_marks import check_tables, checked_marks, table_digests
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.evolution import ChangePlan
-from holdfast.runtime.graph import WEIGHT, Graph
+from holdfast.runtime.graph import Graph
 from holdfast.runtime.locations import check_locations
 from holdfast.runtime.output_manager import Outputs
 from holdfast.runtime.outputs import Wish
@@ -78,7 +79,7 @@ class Launch:
     place: StorageLocation
     settings: Settings
     session: Callable[[], Any]
-    resolve: Callable[[], dict[str, Resolved]]
+    resolve: Callable[[], dict[str, Analyzed]]
     partitions: Callable[[Any], int]
 
     @property
@@ -112,7 +113,7 @@ class Launch:
                 remedy="run it first, or correct the store's address",
             ) from error
 
-    def view(self, resolved: Resolved, reader: StoreReader, at: str | Summary) -> View:
+    def view(self, resolved: Analyzed, reader: StoreReader, at: str | Summary) -> View:
         """What an operator's state shows."""
         spark = self.session()
         return View(resolved, self.place, reader, at, self.partitions(spark), spark)
@@ -209,7 +210,7 @@ class Launch:
             resolved = self.resolve()[name]
             at = manifest.checkpoint if manifest else "latest"
             rows = self.view(resolved, store.reader, at).to_spark()
-            views[name] = rows.withColumn(WEIGHT, _one()) if resolved.node.changes else rows
+            views[name] = rows.withColumn(WEIGHT, _one()) if resolved.declaration.retracts else rows
         engine.backfill(changes, views)
 
     def _named(self, ref: CheckpointRef | None) -> str | None:
@@ -223,7 +224,7 @@ class Launch:
 
     def _topology(self) -> Topology:
         parts = {
-            name: {trace: schema.text() for trace, schema in resolved.work.traces.items()}
+            name: {trace: schema.text() for trace, schema in resolved.task.traces.items()}
             for name, resolved in self.resolve().items()
         }
         return self.graph.topology(parts)

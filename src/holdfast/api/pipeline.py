@@ -20,9 +20,10 @@ from holdfast.display import html_table, listed, short, shown, shown_html
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.ids import VNODE_COUNT
-from holdfast.operators.analysis import Resolved
-from holdfast.runtime.analysis import resolve
-from holdfast.runtime.graph import Graph, SinkNode, SourceNode, checked_names
+from holdfast.operators.base import Analyzed
+from holdfast.operators.declaration import SinkNode, SourceNode, checked_names
+from holdfast.runtime.analysis import analyze
+from holdfast.runtime.graph import Graph
 from holdfast.runtime.outputs import Wish
 from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.settings import Settings
@@ -84,7 +85,7 @@ class Pipeline:
             )
         self._master, self._config = master, dict(spark_config or {})
         self._spark: Any = spark
-        self._resolved: tuple[tuple[int, ...], dict[str, Resolved]] | None = None
+        self._resolved: tuple[tuple[int, ...], dict[str, Analyzed]] | None = None
         self._place = store_location(fspath(store), storage_options, cache)
         self._launch = Launch(
             graph=self._graph,
@@ -158,7 +159,7 @@ class Pipeline:
         _check_connector(connector, Source, "source", name)
         node = SourceNode(
             columns=connector.columns(),
-            changes=connector.weight is not None,
+            retracts=connector.weight is not None,
             name=name,
             connector=connector,
             event_time=event_time,
@@ -168,7 +169,7 @@ class Pipeline:
         )
         if event_time is not None:
             checked_names([event_time], node, name)
-        self._graph.add(node)
+        self._graph.add_source(node)
         return Stream(self._graph, node)
 
     def sink(self, name: str, stream: Stream, connector: Sink) -> None:
@@ -200,12 +201,12 @@ class Pipeline:
         _check_connector(connector, Sink, "sink", name)
         node = SinkNode(
             columns=stream.columns,
-            changes=stream.node.changes,
+            retracts=stream.node.retracts,
             name=name,
-            before=stream.node,
+            inputs=(stream.node,),
             connector=connector,
         )
-        self._graph.add(node)
+        self._graph.add_sink(node)
 
     def configure(self, *, master: str | None = None, partitions: int | None = None) -> None:
         """Change where it runs, from the command line.
@@ -245,7 +246,7 @@ class Pipeline:
         check_session(self._spark)
         return self._spark
 
-    def resolve(self) -> dict[str, Resolved]:
+    def resolve(self) -> dict[str, Analyzed]:
         """Check the whole pipeline with Spark, without reading or writing anything.
 
         Returns:
@@ -261,7 +262,7 @@ class Pipeline:
         self._graph.check()
         size = self._graph.size  # a pipeline that has grown is looked at again
         if self._resolved is None or self._resolved[0] != size:
-            self._resolved = size, resolve(self._graph, self.session())
+            self._resolved = size, analyze(self._graph, self.session())
         return self._resolved[1]
 
     def check(self) -> None:

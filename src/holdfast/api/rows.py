@@ -14,16 +14,15 @@ from holdfast.api.columns import (
 )
 from holdfast.display import html_table, listed, short, shown, shown_html
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.graph import (
-    WEIGHT,
-    Graph,
+from holdfast.operators.columns import WEIGHT
+from holdfast.operators.declaration import (
     Node,
-    OperatorNode,
     StaticTable,
     StepNode,
     checked_names,
     checked_output,
 )
+from holdfast.runtime.graph import Graph
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +62,7 @@ class RowSteps:
     def _shown_columns(self) -> str:
         names = self.node.columns
         known = "columns that only Spark knows" if names is None else listed(names)
-        return known + (" (changelog)" if self.node.changes else "")
+        return known + (" (changelog)" if self.node.retracts else "")
 
     def _origin(self) -> str:
         """The nearest named part before, and whether steps lie between."""
@@ -125,7 +124,7 @@ class RowSteps:
         checked_names(plain_names(columns), self.node, "select")
         if names is not None:
             checked_output(names, "select")
-        keep = [WEIGHT] if self.node.changes else []
+        keep = [WEIGHT] if self.node.retracts else []
 
         def apply(df: Any) -> Any:
             if all(isinstance(column, str) for column in columns):
@@ -343,7 +342,12 @@ class RowSteps:
         static: StaticTable | None = None,
     ) -> Self:
         node = StepNode(
-            columns, self.node.changes, before=self.node, apply=apply, text=text, static=static
+            columns=columns,
+            retracts=self.node.retracts,
+            inputs=(self.node,),
+            apply=apply,
+            text=text,
+            static=static,
         )
         return self._after(node)
 
@@ -351,9 +355,9 @@ class RowSteps:
         """The stream of a node's rows."""
         return type(self)(self._graph, node)
 
-    def _added(self, node: OperatorNode) -> Self:
-        """The stream of an operator that is a named part of the pipeline from now on."""
-        self._graph.add(node)
+    def _added(self, node: Node) -> Self:
+        """The stream of a node whose operators are named parts of the pipeline from now on."""
+        self._graph.add_operators(node)
         return self._after(node)
 
     def _same_pipeline(self, other: object, owner: str) -> None:

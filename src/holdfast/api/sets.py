@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from holdfast.api.rows import RowSteps
 from holdfast.errors import InvalidInputError
-from holdfast.operators.setops.declare import add_compared, union_of
+from holdfast.operators.setops.declare import compared, union
 
 if TYPE_CHECKING:
     from holdfast.api.stream import Stream
@@ -33,7 +33,7 @@ class SetSteps(RowSteps):
         """
         for other in others:
             self._same_pipeline(other, "union")
-        return self._after(union_of([self.node, *(other.node for other in others)]))
+        return self._after(union([self.node, *(other.node for other in others)]))
 
     def unionByName(  # noqa: N802 - PySpark's name
         self,
@@ -86,7 +86,7 @@ class SetSteps(RowSteps):
         """
         self._same_pipeline(other, name)
         rule = "except all" if all else "except"
-        return self._after(add_compared(self._graph, self.node, other.node, name, rule))
+        return self._added(compared(self.node, other.node, name, rule))
 
     def subtract(self, other: Stream, *, name: str) -> Self:
         """Distinct rows that the other stream has not, as in PySpark.
@@ -146,7 +146,7 @@ class SetSteps(RowSteps):
         """
         self._same_pipeline(other, name)
         rule = "intersect all" if all else "intersect"
-        return self._after(add_compared(self._graph, self.node, other.node, name, rule))
+        return self._added(compared(self.node, other.node, name, rule))
 
     def intersectAll(self, other: Stream, *, name: str) -> Self:  # noqa: N802 - PySpark's name
         """Rows as often as both streams have them, as in PySpark.

@@ -9,19 +9,14 @@ from holdfast.api.columns import is_column
 from holdfast.api.grouped import Grouped
 from holdfast.api.sets import SetSteps
 from holdfast.api.spelling import STREAM_USES, unknown_name
-from holdfast.api.windows import Window
-from holdfast.durations import Duration, duration_us
+from holdfast.durations import Duration
 from holdfast.errors import InvalidInputError
-from holdfast.operators.apply.declare import apply_node
-from holdfast.operators.join.declare import Interval, Join, On, add_join
-from holdfast.operators.topk.declare import latest_node, top_k_node
-from holdfast.operators.window.declare import late_node
-from holdfast.runtime.graph import (
-    DedupeBound,
-    OperatorNode,
-    checked_names,
-    require_watermark,
-)
+from holdfast.operators.apply.declare import apply
+from holdfast.operators.declaration import Declaration
+from holdfast.operators.dedupe.declare import dedupe, distinct
+from holdfast.operators.join.declare import Interval, JoinRequest, On, join_streams
+from holdfast.operators.topk.declare import latest, top_k
+from holdfast.operators.window.declare import Window
 
 
 class Stream(SetSteps):
@@ -69,8 +64,8 @@ class Stream(SetSteps):
             ['customer', 'amount', 'at', 'total']
         """
         self._same_pipeline(other, name)
-        join = Join(on, how, name, condition, within, suffix)
-        return self._after(add_join(self._graph, self.node, other.node, join))
+        request = JoinRequest(on, how, name, condition, within, suffix)
+        return self._added(join_streams(self.node, other.node, request))
 
     @property
     def late(self) -> Self:
@@ -87,7 +82,7 @@ class Stream(SetSteps):
             >>> hourly = orders.group_by(hours).agg(n=hf.count(), name="hourly")
             >>> pipe.sink("too_late", hourly.late, hf.sinks.Parquet(folder / "late"))
         """
-        return self._after(late_node(self.node))
+        return self._after(self.node.late_rows())
 
     def group_by(self, *keys: str | Window | Sequence[str]) -> Grouped:
         """Group by columns, and by a window of event time. `groupBy` is the same.
@@ -148,15 +143,7 @@ class Stream(SetSteps):
             >>> orders.select("customer").distinct(name="customers").columns
             ['customer']
         """
-        node = OperatorNode(
-            columns=self.node.columns,
-            changes=self.node.changes,
-            name=name,
-            befores=(self.node,),
-            what="distinct",
-            keys=tuple(self.node.columns or ()),
-        )
-        return self._added(node)
+        return self._added(distinct(self.node, name=name))
 
     def dedupe(
         self, *keys: str, time: str | None = None, within: Duration | None = None, name: str
@@ -181,37 +168,7 @@ class Stream(SetSteps):
             >>> orders.dedupe("customer", time="at", within="1 day", name="first_order").columns
             ['customer', 'amount', 'at']
         """
-        if not keys:
-            raise InvalidInputError("dedupe needs a key", kind="no_keys", operator=name)
-        if (time is None) != (within is None):
-            raise InvalidInputError(
-                "time and within go together",
-                kind="invalid_bound",
-                operator=name,
-                remedy="give both the column of event time and how long to remember a key",
-            )
-        if self.node.changes:
-            raise InvalidInputError(
-                "dedupe takes the first row for good, but these rows can be retracted",
-                kind="dedupe_of_changes",
-                operator=name,
-                remedy="use distinct, or dedupe earlier",
-            )
-        checked_names([*keys, *([time] if time else [])], self.node, name)
-        if time is not None:
-            require_watermark(self.node, name)
-        bound = DedupeBound(time, duration_us(within)) if time and within else None
-        node = OperatorNode(
-            columns=self.node.columns,
-            changes=False,
-            name=name,
-            befores=(self.node,),
-            what="dedupe",
-            keys=keys,
-            params={"time": bound.time, "within_us": str(bound.within_us)} if bound else {},
-            detail=bound,
-        )
-        return self._added(node)
+        return self._added(dedupe(self.node, keys, name=name, time=time, within=within))
 
     def dropDuplicates(  # noqa: N802 - PySpark's name
         self, subset: str | Sequence[str] | None = None, *, name: str
@@ -269,9 +226,7 @@ class Stream(SetSteps):
             >>> top.columns
             ['customer', 'amount', 'at', 'place']
         """
-        return self._added(
-            top_k_node(self.node, k, per=per, order_by=order_by, name=name, rank=rank)
-        )
+        return self._added(top_k(self.node, k, per=per, order_by=order_by, name=name, rank=rank))
 
     def latest(self, *keys: str, order_by: str | Sequence[str], name: str) -> Self:
         """The last row of each key by an ordering; ties as in `top_k`.
@@ -291,7 +246,7 @@ class Stream(SetSteps):
             >>> orders.latest("customer", order_by="at", name="newest").columns
             ['customer', 'amount', 'at']
         """
-        return self._added(latest_node(self.node, keys, order_by=order_by, name=name))
+        return self._added(latest(self.node, keys, order_by=order_by, name=name))
 
     def apply(
         self,
@@ -348,7 +303,7 @@ class Stream(SetSteps):
             ... ).columns
             ['customer', 'n']
         """
-        node = apply_node(
+        node = apply(
             self.node,
             function,
             key=key,
@@ -358,7 +313,21 @@ class Stream(SetSteps):
             ttl=ttl,
             time=time,
             timers=timers,
-            changes=changes,
+            retracts=changes,
             text=text,
         )
         return self._added(node)
+
+    def operator(self, declaration: Declaration) -> Self:
+        """An operator that is not one of Holdfast's: see "Add an operator" in CONTRIBUTING.md.
+
+        Args:
+            declaration: the operator, with nodes of streams of this pipeline as its `inputs`.
+
+        Returns:
+            The stream of its rows.
+
+        Raises:
+            InvalidInputError: its name is not allowed or taken.
+        """
+        return self._added(declaration)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.api.spelling import VIEW_USES, unknown_name
@@ -13,10 +12,8 @@ from holdfast.checkpoint import StoreReader
 from holdfast.display import html_table, listed, shown, shown_html
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
-from holdfast.operators.aggregate.execute import ROWS
-from holdfast.operators.analysis import Resolved, spark_schema
-from holdfast.operators.base import WEIGHT
-from holdfast.operators.setops.execute import SHOWN
+from holdfast.operators.analyze import spark_schema
+from holdfast.operators.base import Analyzed
 from holdfast.runtime.task import source_of
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
@@ -37,7 +34,7 @@ class View:
 
     def __init__(
         self,
-        resolved: Resolved,
+        resolved: Analyzed,
         place: StorageLocation,
         reader: StoreReader,
         at: str | Summary,
@@ -46,24 +43,25 @@ class View:
     ) -> None:
         """Find the runs; nothing is read yet."""
         manifest = reader.manifest(at)
-        name = resolved.node.name
+        name = resolved.declaration.name
         self.operator = name
         self.epoch = int(manifest.epoch)
         self.checkpoint = manifest.checkpoint
         self._pipeline = reader.directory.pipeline
         self._place, self._partitions, self._spark = place, partitions, spark
-        if name not in resolved.work.traces:
+        if name not in resolved.task.traces:
             raise NotFoundError(
                 "the operator does not keep its result", kind="nothing_to_show", operator=name,
-                keeps=",".join(resolved.work.traces),
+                keeps=",".join(resolved.task.traces),
                 remedy="give it a sink, or an operator after it that keeps one",
             )  # fmt: skip
-        self._schema = resolved.work.traces[name]
+        self._schema = resolved.task.traces[name]
+        self._visible = resolved.task.visible
         self._runs = runs_of(manifest, name)
         mark = manifest.watermark_us
-        bounds = {} if mark is None else resolved.work.bounds_us(mark)
+        bounds = {} if mark is None else resolved.task.bounds_us(mark)
         self._bound = bounds.get(name)
-        shown = [n for n in resolved.work.shown if n in self._all]
+        shown = [n for n in resolved.task.shown if n in self._all]
         if not shown:
             raise NotFoundError("the operator keeps nothing to show", operator=name)
         self.columns = shown
@@ -116,7 +114,7 @@ class View:
             ['customer', 'total']
         """
         table = self._trace().table()
-        return _present(table).select(self.columns)
+        return self._visible(table).select(self.columns)
 
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a pandas DataFrame, read without Spark.
@@ -183,6 +181,8 @@ class View:
             self._runs, self._place, self._pipeline, self._schema, self._bound,
         )  # fmt: skip
 
+        visible = self._visible
+
         def read(batches: Any) -> Any:
             runs, place, pipeline, schema, bound = trace_args
             source = source_of(place, pipeline)
@@ -190,7 +190,7 @@ class View:
             for batch in batches:
                 for partition in batch.column(0).to_pylist():
                     for rows in trace.batches(partition_range(partition, n)):
-                        yield _present(rows).select(columns)
+                        yield visible(rows).select(columns)
 
         fields = {f.name: f for f in self._fields}
         shape = spark_schema(pa.schema([fields[name] for name in columns]))
@@ -207,18 +207,3 @@ def needs(package: str, extra: str) -> None:
             package=package,
             remedy=f"pip install 'holdfast-spark[{extra}]'",
         )
-
-
-def _present(rows: Any) -> Any:
-    """Only what shows: groups and rows whose count is more than zero, bags as often as it says."""
-    for name in (SHOWN, WEIGHT):
-        index = rows.schema.get_field_index(name)
-        if index >= 0:
-            counts = np.maximum(rows.column(index).to_numpy(zero_copy_only=False), 0)
-            return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), counts)))
-    for name in (ROWS, "_count"):
-        if name in rows.schema.names:
-            import pyarrow.compute as pc
-
-            return rows.filter(pc.greater(rows.column(name), 0))
-    return rows

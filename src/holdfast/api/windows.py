@@ -6,44 +6,14 @@ session ends `gap` after its last row, as in Spark's `session_window`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 from holdfast.api.spelling import keywords
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
+from holdfast.operators.window.declare import Emit, Window, WindowKind
 
 WINDOWS_MAX = 1_000
-START, END = "window_start", "window_end"
-Emit = Literal["update", "close"]
-WindowKind = Literal["tumbling", "sliding", "session"]
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """One way to cut time into windows. `time` is a column or a SQL expression.
-
-    Tumbling and sliding windows are `size_us` long and begin every `slide_us`. A session is as long
-    as its rows are not further apart than `size_us`. `lateness_us` is None where none was asked
-    for: such a window needs no watermark.
-    """
-
-    kind: WindowKind
-    time: str
-    size_us: int
-    slide_us: int
-    offset_us: int = 0
-    emit: Emit = "update"
-    lateness_us: int | None = None
-
-    def __str__(self) -> str:
-        """For the fingerprint, which has `emit` and the lateness under names of their own."""
-        if self.kind == "session":
-            return f"session({self.time}, gap_us={self.size_us})"
-        return (
-            f"{self.kind}({self.time}, size_us={self.size_us}, slide_us={self.slide_us}, "
-            f"offset_us={self.offset_us})"
-        )
 
 
 @keywords('hf.tumbling("at", size="1 hour")', positional=1)

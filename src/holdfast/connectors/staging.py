@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.connectors.base import StagedFile
 from holdfast.ids import RandomIds
-from holdfast.operators.base import WEIGHT
+from holdfast.operators.columns import WEIGHT
 from holdfast.storage.open import StorageLocation, storage_of
 
 STAGED_WEIGHT = "_weight"

@@ -1,31 +1,31 @@
-"""What an operator does inside a task: rows of an epoch in, changes and updates of state out.
+"""The contracts of an operator after its declaration, and what all of them need in tasks.
+
+`Analyzed` stands between Spark and the task; `OperatorTask` is what runs: rows of an epoch in,
+changes and updates of state out. The declaration is in `holdfast.operators.declaration`.
 
 Invariants:
-- Work is plain data and importable code: it crosses to executors and knows nothing of Spark.
+- A task is plain data and importable code: it crosses to executors and knows nothing of Spark.
 - The same rows and the same state give the same changes; nothing is kept between epochs but traces.
 - Cost follows the number of rows and touched keys, never the size of the state.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.operators.columns import HASH, TIMES, WEIGHT
+from holdfast.operators.declaration import Declaration
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import Groups, group_rows
 from holdfast.state.arrow.row_equality import normalise
-
-HASH = "__hf_hash"
-SIDE = "__hf_side"
-WEIGHT = "__hf_weight"
-DELETED = "__hf_deleted"
-TIMES = "__hf_times"
-"""How many rows of one weight the JVM or a pane has made one row of."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class EpochContext:
 
 
 @dataclass(frozen=True)
-class Result:
+class TaskResult:
     """What one partition of an epoch came to; the counter `changes` is for changes left out."""
 
     changes: Any
@@ -54,91 +54,114 @@ class Result:
     late: Any = None
 
 
-class Work(Protocol):
-    """One operator, ready to run. `WorkBase` has the answers of operators without time."""
+class OperatorTask(ABC):
+    """One operator, ready to run in tasks: the third of the three contracts of an operator.
+
+    What most operators answer about time stands here: nothing to do without rows, nothing is late,
+    nothing is forgotten.
+    """
+
+    @property
+    @abstractmethod
+    def traces(self) -> Mapping[str, TraceSchema]:
+        """What it keeps, by trace name; the one of the operator's own name is the view."""
+
+    @property
+    @abstractmethod
+    def output(self) -> Any:
+        """Arrow schema of the changes, with the weight where rows can be retracted."""
+
+    @abstractmethod
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+        """Fold the rows of one partition in.
+
+        Args:
+            rows: one Arrow batch of what `Analyzed.project` gives.
+            traces: the opened traces of the partition, by name.
+            context: what is known about the epoch.
+        """
+
+    def visible(self, rows: Any) -> Any:
+        """Of stored rows of the view, those that show, each as often as it is there.
+
+        A bag holds how often in its weight. One row for each key shows as it is.
+        """
+        return repeated(rows, WEIGHT) if WEIGHT in rows.schema.names else rows
+
+    @property
+    def shown(self) -> list[str]:
+        """Columns of the view, as far as its trace has them: those of the output."""
+        names: list[str] = self.output.names
+        return names
+
+    @property
+    def complete(self) -> bool:
+        """Whether the view holds every row of the output as it is now."""
+        return False
+
+    @property
+    def replayable(self) -> bool:
+        """Whether it gives the same rows again when its past comes again, however it is cut.
+
+        Not what goes by event time (which rows were late depends on when they came), and not a
+        user function.
+        """
+        return False
 
     @property
     def timed(self) -> bool:
         """Whether it has something to do in every partition, also without rows."""
-        ...
+        return False
 
     @property
     def wakes(self) -> bool:
         """Whether a watermark that moves without rows is worth an epoch."""
-        ...
-
-    @property
-    def late(self) -> Any:
-        """Arrow schema of rows that came too late, or None."""
-        ...
-
-    @property
-    def complete(self) -> bool:
-        """Whether the first trace holds every row of the output as it is now."""
-        ...
-
-    def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
-        """By trace: rows with an event time before this are forgotten at this watermark."""
-        ...
-
-    @property
-    def traces(self) -> Mapping[str, TraceSchema]:
-        """What it keeps, by trace name; the first one is the view."""
-        ...
-
-    @property
-    def output(self) -> Any:
-        """Arrow schema of the changes, with the weight where rows can be taken back."""
-        ...
-
-    @property
-    def shown(self) -> list[str]:
-        """Columns of the view, as far as the first trace has them."""
-        ...
-
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
-        """Fold the rows of one partition in."""
-        ...
-
-
-class WorkBase:
-    """What most operators answer about time: nothing to do, nothing late, nothing forgotten."""
-
-    @property
-    def timed(self) -> bool:
-        """Only rows make it work."""
-        return False
-
-    @property
-    def wakes(self) -> bool:
-        """What goes by time does not wait for rows."""
         return self.timed
 
     @property
     def late(self) -> Any:
-        """No row is too late."""
+        """Arrow schema of rows that came too late, or None."""
         return None
 
-    @property
-    def complete(self) -> bool:
-        """The output cannot be got back from the state."""
-        return False
-
-    @property
-    def output(self) -> Any:
-        """Every operator says what it gives."""
-        raise NotImplementedError
-
-    @property
-    def shown(self) -> list[str]:
-        """The columns of the output."""
-        names: list[str] = self.output.names
-        return names
-
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
-        """Everything is kept."""
+        """By trace: rows with an event time before this are forgotten at this watermark."""
         del watermark_us
         return {}
+
+
+@dataclass(frozen=True)
+class Analyzed(ABC):
+    """An operator with its types known: the second of the three contracts of an operator."""
+
+    declaration: Declaration
+    task: OperatorTask
+
+    @abstractmethod
+    def project(self, frames: Sequence[Any]) -> Any:
+        """One DataFrame of the inputs: the hash first, then what `OperatorTask.process` reads.
+
+        Two inputs become one union with a column that says which side a row is of.
+        """
+
+    def partial_aggregate(self, frame: Any) -> Any:
+        """The projected rows of one key added up in the JVM, or None where that is not possible.
+
+        It pays when keys are few.
+        """
+        del frame
+        return None
+
+
+def repeated(rows: Any, counts: str) -> Any:
+    """Every row as often as a column says; those with less than one do not show."""
+    column = rows.column(rows.schema.get_field_index(counts))
+    times = np.maximum(column.to_numpy(zero_copy_only=False), 0)
+    return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), times)))
+
+
+def positive(rows: Any, counts: str) -> Any:
+    """The rows for which a column is more than zero."""
+    return rows.filter(pc.greater(rows.column(counts), 0))
 
 
 def retyped(rows: Any, types: Mapping[str, Any]) -> Any:
@@ -196,7 +219,7 @@ def units_of(rows: Any) -> np.ndarray:
 def changes_batch(
     schema: Any, old: list[Any] | None, gone: np.ndarray, new: list[Any], born: np.ndarray
 ) -> Any:
-    """Rows taken back (weight -1) and rows given (weight +1), as one batch."""
+    """Rows retracted (weight -1) and rows given (weight +1), as one batch."""
     keep = pa.array(np.flatnonzero(born))
     added = [column.take(keep) for column in new]
     if old is None or WEIGHT not in schema.names:

@@ -1,11 +1,11 @@
 """The order of rows as Spark sorts them, whole columns at a time.
 
 Invariants:
-- Ascending puts nulls first, descending last, unless a term says otherwise. NaN is the largest
+- Ascending puts nulls first, descending last, unless a sort key says otherwise. NaN is the largest
   number, and -0.0 equals 0.0. Text and bytes go by their bytes, false before true; structs
   field by field and lists element by element, a shorter one before a longer one.
-- `total_order` never leaves two different rows in doubt: what the terms leave open is decided by
-  the columns that follow, ascending. Batch answers with the same ordering are the same rows.
+- `total_order` never leaves two distinct rows in doubt: what the sort keys leave open is decided
+  by the columns that follow, ascending. Batch answers with the same ordering are the same rows.
 - Columns that only break ties are looked at for tied rows only.
 """
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.sort_order import Term
+from holdfast.operators.sort_order import SortKey
 from holdfast.state.arrow.row_equality import normalise
 
 _types = pa.types
@@ -27,18 +27,18 @@ _BYTES = pa.large_binary()
 
 
 def total_order(
-    groups: np.ndarray, terms: Sequence[Term], columns: Sequence[Any], ties: Sequence[Any]
+    groups: np.ndarray, keys: Sequence[SortKey], columns: Sequence[Any], ties: Sequence[Any]
 ) -> np.ndarray:
-    """Row numbers ordered by group, then by the terms over `columns`, then by `ties` ascending."""
-    keys: list[np.ndarray] = [groups]
-    for term, column in zip(terms, columns, strict=True):
-        keys += _keys(column, descending=term.descending, nulls_first=term.nulls_first)
-    order = np.lexsort(keys[::-1])
+    """Row numbers ordered by group, then by `keys` over `columns`, then by `ties` ascending."""
+    codes: list[np.ndarray] = [groups]
+    for key, column in zip(keys, columns, strict=True):
+        codes += _keys(column, descending=key.descending, nulls_first=key.nulls_first)
+    order = np.lexsort(codes[::-1])
     if not ties or len(order) < 2:
         return order
     same = np.ones(len(order) - 1, np.bool_)
-    for key in keys:
-        ranked = key[order]
+    for code in codes:
+        ranked = code[order]
         same &= ranked[1:] == ranked[:-1]
     if not same.any():
         return order
@@ -118,9 +118,11 @@ def _ranks(column: Any) -> np.ndarray:
 def unordered(kind: Any) -> InvalidInputError:
     """A type that cannot be sorted."""
     return InvalidInputError(
-        "values of this type have no order", kind="unsupported_type", type=str(kind),
+        "values of this type have no order",
+        kind="unsupported_type",
+        type=str(kind),
         remedy="order by its parts, or leave the column out before this step",
-    )  # fmt: skip
+    )
 
 
 def encode_ordered(array: Any) -> Any:

@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from holdfast.errors import InvalidInputError
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TERM = re.compile(
+_KEY = re.compile(
     r"\s*(?P<what>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?\s*",
     re.IGNORECASE | re.DOTALL,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class SortKey:
     """One column or SQL expression of an ordering. Nulls first when ascending, as in Spark."""
 
     column: str
     descending: bool = False
     nulls_first: bool = True
 
-    def reversed(self) -> Term:
+    def reversed(self) -> SortKey:
         """The same column the other way round."""
-        return Term(self.column, not self.descending, not self.nulls_first)
+        return SortKey(self.column, not self.descending, not self.nulls_first)
 
     @property
     def plain(self) -> bool:
@@ -38,24 +38,29 @@ class Term:
         return f"{self.column} {way} NULLS {'FIRST' if self.nulls_first else 'LAST'}"
 
 
-def parse_terms(order_by: str | Sequence[str], owner: str) -> tuple[Term, ...]:
-    """Terms of an ordering: `column [asc|desc] [nulls first|last]`."""
+def parse_order(order_by: str | Sequence[str], owner: str) -> tuple[SortKey, ...]:
+    """The keys of an ordering: `column [asc|desc] [nulls first|last]`."""
     texts = [order_by] if isinstance(order_by, str) else list(order_by)
     if not texts:
         raise InvalidInputError(
-            "an ordering needs a column", kind="no_order", operator=owner,
+            "an ordering needs a column",
+            kind="no_order",
+            operator=owner,
             remedy='for example order_by=["amount desc", "at"]',
-        )  # fmt: skip
-    return tuple(_term(text, owner) for text in texts)
+        )
+    return tuple(_sort_key(text, owner) for text in texts)
 
 
-def _term(text: str, owner: str) -> Term:
-    match = _TERM.fullmatch(text) if isinstance(text, str) else None
+def _sort_key(text: str, owner: str) -> SortKey:
+    match = _KEY.fullmatch(text) if isinstance(text, str) else None
     if match is None:
         raise InvalidInputError(
-            "not a term of an ordering", kind="invalid_order", operator=owner,
-            value=repr(text)[:80], remedy='write it like "amount desc" or "at asc nulls last"',
-        )  # fmt: skip
+            "not a term of an ordering",
+            kind="invalid_order",
+            operator=owner,
+            value=repr(text)[:80],
+            remedy='write it like "amount desc" or "at asc nulls last"',
+        )
     descending = (match["way"] or "").lower() == "desc"
     nulls = (match["nulls"] or "").lower()
-    return Term(match["what"], descending, nulls == "first" if nulls else not descending)
+    return SortKey(match["what"], descending, nulls == "first" if nulls else not descending)

@@ -28,9 +28,13 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
         unknown = [name for name in given if name not in schema.names]
         twice = sorted({name for name in given if given.count(name) > 1})
         raise wrong_answer(
-            keys, kind="apply_result", part=what, missing=",".join(missing) or None,
-            unknown=",".join(unknown) or None, twice=",".join(twice) or None,
-        )  # fmt: skip
+            keys,
+            kind="apply_result",
+            part=what,
+            missing=",".join(missing) or None,
+            unknown=",".join(unknown) or None,
+            twice=",".join(twice) or None,
+        )
     batch = one_batch(answer)
     columns = []
     for field in schema:
@@ -39,9 +43,14 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
             columns.append(column if column.type == field.type else column.cast(field.type))
         except pa.ArrowException as error:
             raise wrong_answer(
-                keys, kind="apply_result", part=what, column=field.name, expected=field.type,
-                actual=column.type, reason=" ".join(str(error).split())[:200],
-            ) from error  # fmt: skip
+                keys,
+                kind="apply_result",
+                part=what,
+                column=field.name,
+                expected=field.type,
+                actual=column.type,
+                reason=" ".join(str(error).split())[:200],
+            ) from error
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

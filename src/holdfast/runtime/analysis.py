@@ -1,4 +1,4 @@
-"""From the declared graph to Spark: types, expressions for the JVM, and work for the tasks.
+"""From the declared graph to Spark: types, expressions for the JVM, and what runs in tasks.
 
 Invariants:
 - Everything is analysed on empty inputs before the store is opened; errors name the operator.
@@ -6,7 +6,6 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -14,42 +13,14 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.operators.aggregate.analyze import resolve_aggregate
-from holdfast.operators.analysis import Resolved, arrow_schema, named, spark_schema
-from holdfast.operators.apply.analyze import resolve_apply
-from holdfast.operators.dedupe.analyze import resolve_dedupe, resolve_distinct
-from holdfast.operators.join.analyze import resolve_join
-from holdfast.operators.setops.analyze import resolve_rows
-from holdfast.operators.setops.declare import check_same_names
-from holdfast.operators.topk.analyze import resolve_top
-from holdfast.operators.window.analyze import resolve_window
-from holdfast.runtime.graph import (
-    WEIGHT,
-    Graph,
-    LateNode,
-    Node,
-    OperatorNode,
-    SinkNode,
-    SourceNode,
-    StepNode,
-    UnionNode,
-    upstream,
-)
+from holdfast.operators.analyze import arrow_schema, named, spark_schema
+from holdfast.operators.base import Analyzed
+from holdfast.operators.columns import WEIGHT
+from holdfast.operators.declaration import Declaration, Node, SinkNode, SourceNode
+from holdfast.runtime.graph import Graph
 from holdfast.runtime.watermarks import time_kind
 from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
-
-RESOLVERS: dict[str, Callable[[OperatorNode, Sequence[Any]], Resolved]] = {
-    "aggregate": resolve_aggregate,
-    "apply": resolve_apply,
-    "dedupe": resolve_dedupe,
-    "distinct": resolve_distinct,
-    "join": resolve_join,
-    "rows": resolve_rows,
-    "window": resolve_window,
-    "top": resolve_top,
-}
-"""By `OperatorNode.what`."""
 
 
 def source_frame(node: SourceNode, df: Any) -> Any:
@@ -84,31 +55,29 @@ def _check_weight(node: SourceNode, df: Any) -> None:
         )
 
 
-def resolve(graph: Graph, spark: Any) -> dict[str, Resolved]:
+def analyze(graph: Graph, spark: Any) -> dict[str, Analyzed]:
     """Find types and expressions of every operator, on empty inputs."""
-    frames: dict[int, Any] = {}
-    found: dict[str, Resolved] = {}
-    targets: list[Node] = [*graph.operators, *graph.sinks]
-    for target in targets:
-        for node in upstream(target):
-            if id(node) in frames:
-                continue
-            before = [frames[id(n)] for n in node.inputs]
-            if isinstance(node, SourceNode):
-                frames[id(node)] = _empty_source(node, spark)
-            elif isinstance(node, StepNode):
-                frames[id(node)] = named(node.text, lambda n=node, b=before: _applied(n, b[0]))  # type: ignore[misc]
-            elif isinstance(node, UnionNode):
-                frames[id(node)] = named("union", lambda n=node, b=before: union_frame(n, b))  # type: ignore[misc]
-            elif isinstance(node, OperatorNode):
-                done = _resolved(node, before)
-                found[node.name] = done
-                frames[id(node)] = spark.createDataFrame([], spark_schema(done.work.output))
-            elif isinstance(node, LateNode):
-                late = _late_schema(found[node.operator.name])
-                frames[id(node)] = spark.createDataFrame([], spark_schema(late))
-            elif isinstance(node, SinkNode):
-                frames[id(node)] = _checked(node, before[0])
+    frames: dict[int, Any] = {id(node): _empty_source(node, spark) for node in graph.sources}
+    found: dict[str, Analyzed] = {}
+    operators = {id(node): node for node in graph.operators}
+    sinks = {id(node): node for node in graph.sinks}
+    late = {id(sink.input.staged_by()) for sink in graph.sinks if sink.input.late}
+    for node in graph.nodes():
+        inputs = [frames[id(n)] for n in node.inputs]
+        operator = operators.get(id(node))
+        if id(node) in frames:
+            continue
+        if operator is not None:
+            analyzed = _analyzed(operator, inputs, late_rows=id(node) in late)
+            found[node.name] = analyzed
+            frames[id(node)] = spark.createDataFrame([], spark_schema(analyzed.task.output))
+        elif node.late:
+            owner = found[node.inputs[0].name]
+            frames[id(node)] = spark.createDataFrame([], spark_schema(_late_schema(owner)))
+        elif id(node) in sinks:
+            frames[id(node)] = _checked(sinks[id(node)], inputs[0])
+        else:
+            frames[id(node)] = named(node.label, lambda n=node, i=inputs: _stateless(n, i))  # type: ignore[misc]
     return found
 
 
@@ -118,20 +87,21 @@ def _checked(node: SinkNode, frame: Any) -> Any:
     return frame
 
 
-def _resolved(node: OperatorNode, before: list[Any]) -> Resolved:
+def _analyzed(node: Declaration, inputs: list[Any], *, late_rows: bool) -> Analyzed:
     """An operator with its types known; what Spark or a trace refuses is refused here."""
 
-    def build() -> Resolved:
-        done = RESOLVERS[node.what](node, before)
-        _ = done.work.traces
-        made = done.prepare(before)
-        arrow_schema(made.schema)
-        if done.condense is not None:
-            _ = done.condense(made).schema
-        return done
+    def build() -> Analyzed:
+        analyzed = node.analyze(inputs, late_rows=late_rows)
+        _ = analyzed.task.traces
+        rows = analyzed.project(inputs)
+        arrow_schema(rows.schema)
+        partial = analyzed.partial_aggregate(rows)
+        if partial is not None:
+            _ = partial.schema
+        return analyzed
 
     try:
-        found: Resolved = named(node.name, build)
+        found: Analyzed = named(node.name, build)
     except InvalidInputError as error:
         if error.kind == "invalid_columns":  # of the user's columns alone, none is there twice
             raise InvalidInputError(
@@ -154,50 +124,34 @@ def _empty_source(node: SourceNode, spark: Any) -> Any:
     return source_frame(node, empty)
 
 
-def _late_schema(resolved: Resolved) -> Any:
-    late = resolved.work.late
+def _late_schema(analyzed: Analyzed) -> Any:
+    late = analyzed.task.late
     if late is None:
         raise InvalidInputError(
             "no row is ever too late for this operator",
             kind="no_late_rows",
-            operator=resolved.node.name,
+            operator=analyzed.declaration.name,
             remedy="leave the sink of late rows out",
         )
     return late
 
 
-def union_frame(node: UnionNode, frames: Sequence[Any]) -> Any:
-    """All rows of several streams; those that only add get a weight where others have one."""
-    names = [[name for name in frame.columns if name != WEIGHT] for frame in frames]
-    for more in names[1:]:
-        check_same_names(names[0], more, "union")
-    whole = [
-        frame.withColumn(WEIGHT, F.lit(1).cast("long"))
-        if node.changes and WEIGHT not in frame.columns
-        else frame
-        for frame in frames
-    ]
-    done = whole[0]
-    for frame in whole[1:]:
-        done = done.unionByName(frame)
-    return done
-
-
-def _applied(node: StepNode, before: Any) -> Any:
+def _stateless(node: Node, inputs: list[Any]) -> Any:
+    """The rows of a step that keeps nothing; what a user function returned is looked at."""
     try:
-        after = node.apply(before)
+        after = node.frame(inputs)
     except (HoldfastError, PySparkException):
         raise
     except Exception as error:
-        raise user_code_failed(error, node.text) from error
+        raise user_code_failed(error, node.label) from error
     if not hasattr(after, "columns") or not hasattr(after, "schema"):
         raise InvalidInputError(
             "a transform must return a DataFrame",
             kind="user_code_failed",
-            operator=node.text,
+            operator=node.label,
             value=repr(after)[:80],
             remedy="return the DataFrame at the end of the function",
         )
-    check_columns([name for name in after.columns if name != WEIGHT], node.text)
+    check_columns([name for name in after.columns if name != WEIGHT], node.label)
     _ = after.schema
     return after

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.connectors.base import SourceReader, Split
-from holdfast.operators.analysis import Resolved
+from holdfast.operators.base import Analyzed
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
 
@@ -32,7 +32,7 @@ def plan_backfill(
     views: Mapping[str, Any],
     *,
     graph: Graph,
-    resolved: Mapping[str, Resolved],
+    resolved: Mapping[str, Analyzed],
     readers: Mapping[str, SourceReader],
     watermark_us: int | None,
 ) -> list[BackfillEpoch]:
@@ -57,7 +57,7 @@ def plan_backfill(
     for number in range(max(1, count)):
         splits = {name: past[number] for name, past in history.items() if number < len(past)}
         epochs.append(BackfillEpoch(splits, empty if number else given))
-    timed = any(one.work.timed for name, one in resolved.items() if name in changes.new)
+    timed = any(one.task.timed for name, one in resolved.items() if name in changes.new)
     if timed and watermark_us is not None:
         epochs.append(BackfillEpoch({}, empty, watermark_us))
     return epochs

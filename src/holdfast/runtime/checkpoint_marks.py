@@ -16,7 +16,8 @@ from holdfast.checkpoint import Draft
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.ids import check_name
-from holdfast.runtime.graph import Graph, StaticTable, StepNode, upstream
+from holdfast.operators.declaration import StaticTable
+from holdfast.runtime.graph import Graph
 from holdfast.spark.errors import spark_failure
 
 OWN = "holdfast."
@@ -64,12 +65,7 @@ def checked_marks(label: str | None, properties: Mapping[str, str] | None) -> Ma
 
 def static_tables(graph: Graph) -> dict[str, StaticTable]:
     """The tables of all static joins by name."""
-    found: dict[str, StaticTable] = {}
-    for target in [*graph.operators, *graph.sinks]:
-        for node in upstream(target):
-            if isinstance(node, StepNode) and node.static is not None:
-                found[node.static.name] = node.static
-    return found
+    return {table.name: table for node in graph.nodes() for table in node.tables()}
 
 
 def table_digests(graph: Graph, spark: Any) -> dict[str, str]:

@@ -22,7 +22,7 @@ from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
 from holdfast.ids import RandomIds
-from holdfast.operators.analysis import Resolved
+from holdfast.operators.base import Analyzed
 from holdfast.runtime.backfill import BackfillEpoch, plan_backfill
 from holdfast.runtime.checkpoint_marks import Marks
 from holdfast.runtime.compactor import Compactor
@@ -62,7 +62,7 @@ class Engine:
         *,
         spark: Any,
         graph: Graph,
-        resolved: Mapping[str, Resolved],
+        resolved: Mapping[str, Analyzed],
         store: Store,
         place: StorageLocation,
         partitions: int,
@@ -102,7 +102,7 @@ class Engine:
         self._pending: PendingCheckpoint | None = None
         self._state = EngineState()
         for operator in resolved.values():
-            self._state.counts.declare(operator.work)
+            self._state.counts.declare(operator.task)
         self._shadow: dict[str, list[RunInfo]] = {}  # of operators that only a rebuild runs again
         self.summary = RunSummary()
 
@@ -111,7 +111,7 @@ class Engine:
         return {
             trace: schema
             for resolved in self._resolved.values()
-            for trace, schema in resolved.work.traces.items()
+            for trace, schema in resolved.task.traces.items()
         }
 
     # Start
@@ -161,7 +161,7 @@ class Engine:
 
     def _backfill(self, changes: ChangePlan, views: Mapping[str, Any]) -> None:
         only = changes.new | changes.replayed
-        self._shadow = {t: [] for n in changes.replayed for t in self._resolved[n].work.traces}
+        self._shadow = {t: [] for n in changes.replayed for t in self._resolved[n].task.traces}
         epochs = plan_backfill(
             changes,
             views,
@@ -323,7 +323,7 @@ class Engine:
         jobs = {}
         held = {**self._state.runs, **self._shadow}
         for name in names:
-            traces = self._resolved[name].work.traces if name in self._resolved else {}
+            traces = self._resolved[name].task.traces if name in self._resolved else {}
             jobs[name] = StageJob(
                 checkpoint=pending.checkpoint,
                 # A later epoch of one checkpoint builds on what the earlier ones wrote.
@@ -344,7 +344,7 @@ class Engine:
         return {
             trace: bound
             for resolved in self._resolved.values()
-            for trace, bound in resolved.work.bounds_us(previous).items()
+            for trace, bound in resolved.task.bounds_us(previous).items()
         }
 
     def _absorb_reports(

@@ -16,19 +16,9 @@ from dataclasses import dataclass
 
 from holdfast.errors import IncompatibleError
 from holdfast.format.topology import Part, Topology, differences
-from holdfast.operators.analysis import Resolved
-from holdfast.operators.dedupe.execute import DedupeWork
-from holdfast.operators.join.execute import JoinWork
-from holdfast.runtime.graph import (
-    Graph,
-    LateNode,
-    Node,
-    OperatorNode,
-    SinkNode,
-    SourceNode,
-    StepNode,
-    UnionNode,
-)
+from holdfast.operators.base import Analyzed
+from holdfast.operators.declaration import Node, SinkNode
+from holdfast.runtime.graph import Graph
 
 
 @dataclass(frozen=True)
@@ -70,7 +60,7 @@ def plan_changes(
     stored: Topology,
     running: Topology,
     graph: Graph,
-    resolved: Mapping[str, Resolved],
+    analyzed: Mapping[str, Analyzed],
     unfilled: Collection[str] = (),
 ) -> ChangePlan:
     """Decide, or refuse with a reason for every part that cannot be done.
@@ -82,14 +72,14 @@ def plan_changes(
     refused = _changed(before, after)
     operators = {node.name for node in graph.operators}
     kept = frozenset(name for name in operators if name in before)
-    targets: list[OperatorNode | SinkNode] = [*graph.operators, *graph.sinks]
+    targets: list[Node] = [*graph.operators, *graph.sinks]
     new = frozenset(t.name for t in targets if t.name not in before and t.name not in unfilled)
     known_sources = {part.name for part in stored.parts if part.kind == "source"}
     sources: dict[str, None] = {}
     states: dict[str, None] = {}
     for target in targets:
         if target.name in new:
-            _origins(target, kept, known_sources, resolved, sources, states, refused)
+            _origins(target, kept, known_sources, analyzed, sources, states, refused)
     if refused:
         raise IncompatibleError(
             "the pipeline has changed in a way that the old state cannot follow",
@@ -105,7 +95,7 @@ def plan_changes(
 
 
 def plan_rebuild(
-    stored: Topology, graph: Graph, resolved: Mapping[str, Resolved], sink: SinkNode
+    stored: Topology, graph: Graph, analyzed: Mapping[str, Analyzed], sink: SinkNode
 ) -> tuple[ChangePlan, list[str]]:
     """How the output of a kept sink is rebuilt, and why it cannot be."""
     kept = frozenset(part.name for part in stored.parts) | {n.name for n in graph.operators}
@@ -118,16 +108,17 @@ def plan_rebuild(
     while waiting:
         node = waiting.pop()
         for before in node.inputs:
-            if isinstance(before, OperatorNode) and replayable(resolved[before.name]):
+            operator = analyzed.get(before.name)
+            if before.late:
+                refused.append(f"{sink.name}: rows that were late once were not kept")
+            elif operator is not None and operator.task.replayable:
                 if before.name not in replayed:
                     replayed.add(before.name)
                     waiting.append(before)
-            elif isinstance(before, StepNode | UnionNode):
+            elif before.inputs and not before.name:
                 waiting.append(before)
-            elif isinstance(before, LateNode):
-                refused.append(f"{sink.name}: rows that were late once were not kept")
             else:
-                _origin(before, kept, known, resolved, sources, states, refused)
+                _origin(before, kept, known, analyzed, sources, states, refused)
     plan = ChangePlan(
         new=frozenset([sink.name]),
         rebuilt=frozenset([sink.name]),
@@ -136,16 +127,6 @@ def plan_rebuild(
         replayed=frozenset(replayed),
     )
     return plan, refused
-
-
-def replayable(found: Resolved) -> bool:
-    """Whether an operator gives the same rows again when its past comes again, however it is cut.
-
-    Not what goes by event time (which rows were late depends on when they came), and not a
-    function of the user.
-    """
-    work = found.work
-    return isinstance(work, JoinWork | DedupeWork) and not work.timed and not work.bounds_us(0)
 
 
 def joined(plans: Iterable[ChangePlan]) -> ChangePlan:
@@ -185,33 +166,33 @@ def _origins(
     target: Node,
     kept: frozenset[str],
     known_sources: set[str],
-    resolved: Mapping[str, Resolved],
+    analyzed: Mapping[str, Analyzed],
     sources: dict[str, None],
     states: dict[str, None],
     refused: list[str],
 ) -> None:
     """Where the past rows of a new part come from."""
     for before in target.inputs:
-        _origin(before, kept, known_sources, resolved, sources, states, refused)
+        _origin(before, kept, known_sources, analyzed, sources, states, refused)
 
 
 def _origin(
     before: Node,
     kept: frozenset[str],
     known_sources: set[str],
-    resolved: Mapping[str, Resolved],
+    analyzed: Mapping[str, Analyzed],
     sources: dict[str, None],
     states: dict[str, None],
     refused: list[str],
 ) -> None:
     """Where the past rows of one step come from."""
-    if isinstance(before, SourceNode):
+    if before.late:
+        return  # rows that were late once were not kept
+    if not before.inputs:
         if before.name in known_sources:
             sources[before.name] = None
-    elif isinstance(before, LateNode):
-        return  # rows that were late once were not kept
-    elif isinstance(before, OperatorNode) and before.name in kept:
-        if resolved[before.name].work.complete:
+    elif before.name in kept:
+        if analyzed[before.name].task.complete:
             states[before.name] = None
         else:
             refused.append(
@@ -219,4 +200,4 @@ def _origin(
                 "it cannot be filled"
             )
     else:
-        _origins(before, kept, known_sources, resolved, sources, states, refused)
+        _origins(before, kept, known_sources, analyzed, sources, states, refused)

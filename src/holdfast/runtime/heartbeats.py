@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.state.partition import first_hash_sql
 
 

@@ -17,7 +17,7 @@ from holdfast.connectors.base import StagedFile
 from holdfast.format.documents import Counts
 from holdfast.format.manifest import OperatorEntry
 from holdfast.ids import CheckpointId
-from holdfast.operators.base import Work
+from holdfast.operators.base import OperatorTask
 from holdfast.runtime.report import CheckpointState
 from holdfast.runtime.task import Control
 from holdfast.state import RunInfo, TraceSchema, expired_runs
@@ -39,10 +39,10 @@ class LiveCounts:
         self._known: dict[str, Count] = {}
         self._bounds: set[str] = set()
 
-    def declare(self, work: Work) -> None:
+    def declare(self, task: OperatorTask) -> None:
         """Learn which traces of an operator forget where nobody looks."""
-        if not work.timed:
-            self._bounds.update(work.bounds_us(0))
+        if not task.timed:
+            self._bounds.update(task.bounds_us(0))
 
     def restore(self, entry: OperatorEntry) -> None:
         """Continue from what a checkpoint says."""

@@ -22,20 +22,12 @@ from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.connectors.base import SourceReader, Split
 from holdfast.connectors.staging import Target
-from holdfast.operators.analysis import Resolved, spark_schema
-from holdfast.operators.base import HASH
-from holdfast.runtime.analysis import source_frame, union_frame
-from holdfast.runtime.graph import (
-    Graph,
-    LateNode,
-    Node,
-    OperatorNode,
-    SinkNode,
-    SourceNode,
-    StepNode,
-    UnionNode,
-    upstream,
-)
+from holdfast.operators.analyze import spark_schema
+from holdfast.operators.base import Analyzed
+from holdfast.operators.columns import HASH
+from holdfast.operators.declaration import Declaration, Node, SinkNode, upstream
+from holdfast.runtime.analysis import source_frame
+from holdfast.runtime.graph import Graph
 from holdfast.runtime.heartbeats import with_heartbeats
 from holdfast.runtime.stage_job import StageJob, sent_jobs
 from holdfast.runtime.task import (
@@ -81,7 +73,7 @@ class FrameBuilder:
         self,
         spark: Any,
         graph: Graph,
-        resolved: Mapping[str, Resolved],
+        analyzed: Mapping[str, Analyzed],
         readers: Mapping[str, SourceReader],
         *,
         place: StorageLocation,
@@ -92,13 +84,11 @@ class FrameBuilder:
         """Remember what stays the same between epochs."""
         self._spark = spark
         self._graph = graph
-        self._resolved = resolved
+        self._analyzed = analyzed
         self._readers = readers
         self._place, self._partitions, self._durable = place, partitions, durable
         self._sink_places = sink_places
-        self._direct = {
-            s.name for s in graph.sinks if isinstance(s.before, OperatorNode | LateNode)
-        }
+        self._direct = {s.name for s in graph.sinks if s.input.staged_by() is not None}
         self._feeding = _feeding(graph, self._direct)
         self.condensing: set[str] = set()
         """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
@@ -111,7 +101,7 @@ class FrameBuilder:
     @property
     def wakes(self) -> bool:
         """Whether the watermark alone is worth an epoch."""
-        return any(found.work.wakes for found in self._resolved.values())
+        return any(found.task.wakes for found in self._analyzed.values())
 
     def plan(
         self,
@@ -187,7 +177,7 @@ class FrameBuilder:
         for sink in self._graph.sinks:
             if self._staged_before(sink, plan) or not self._runs(sink, plan):
                 continue
-            frame = self._frame(sink.before, plan, frames)
+            frame = self._frame(sink.input, plan, frames)
             target = Target(sink.name, self._sink_places[sink.name])
             spec = self._spec(sink.name, None, (target,), jobs, emit=False)
             controls.append(self._staged(frame, spec, _CONTROL_ONLY))
@@ -199,50 +189,46 @@ class FrameBuilder:
         """Whether the operator before a sink stages its rows, or nobody can."""
         if sink.name not in self._direct:
             return False
-        before = sink.before
-        return plan.only is None or not isinstance(before, OperatorNode) or before.name in plan.only
+        return plan.only is None or sink.input.late or sink.input.name in plan.only
 
-    def _runs(self, node: OperatorNode | SinkNode, plan: Plan) -> bool:
+    def _runs(self, node: Node, plan: Plan) -> bool:
         if plan.only is not None:
             return node.name in plan.only
         return any(
-            (isinstance(before, SourceNode) and before.name in plan.splits)
-            or (isinstance(before, OperatorNode) and self._resolved[before.name].work.timed)
-            for before in upstream(node)
+            found.name in plan.splits
+            or (found.name in self._analyzed and self._analyzed[found.name].task.timed)
+            for found in upstream(node)
         )
 
     def _operator(
         self,
-        node: OperatorNode,
+        node: Declaration,
         plan: Plan,
         frames: dict[int, Any],
         controls: list[Any],
         jobs: Mapping[str, StageJob],
     ) -> None:
-        resolved = self._resolved[node.name]
-        frame = resolved.prepare([self._frame(before, plan, frames) for before in node.inputs])
+        analyzed = self._analyzed[node.name]
+        frame = analyzed.project([self._frame(found, plan, frames) for found in node.inputs])
         n = self._partitions
-        if node.name in self.condensing and resolved.condense is not None:
-            frame = resolved.condense(frame)
-        if resolved.work.timed:
+        if node.name in self.condensing:
+            partial = analyzed.partial_aggregate(frame)
+            frame = frame if partial is None else partial
+        if analyzed.task.timed:
             frame = with_heartbeats(self._spark, frame, n)
         shuffled = frame.repartitionById(n, self._partition)
         emit = node.name in self._feeding
         targets = tuple(
-            Target(sink.name, self._sink_places[sink.name], isinstance(sink.before, LateNode))
+            Target(sink.name, self._sink_places[sink.name], sink.input.late)
             for sink in self._graph.sinks
-            if (plan.only is None or sink.name in plan.only)
-            and (
-                sink.before is node
-                or (isinstance(sink.before, LateNode) and sink.before.operator is node)
-            )
+            if (plan.only is None or sink.name in plan.only) and sink.input.staged_by() is node
         )
-        spec = self._spec(node.name, resolved, targets, jobs, emit=emit)
+        spec = self._spec(node.name, analyzed, targets, jobs, emit=emit)
         plan.stages.append(node.name)
         if not emit:
             controls.append(self._staged(shuffled, spec, _CONTROL_ONLY))
             return
-        schema = spark_schema(resolved.work.output).add(CONTROL, T.BinaryType())
+        schema = spark_schema(analyzed.task.output).add(CONTROL, T.BinaryType())
         kept = self._staged(shuffled, spec, schema).persist()
         plan.kept.append(kept)
         frames[id(node)] = kept.where(F.col(CONTROL).isNull()).drop(CONTROL)
@@ -263,7 +249,7 @@ class FrameBuilder:
     def _spec(
         self,
         name: str,
-        resolved: Resolved | None,
+        analyzed: Analyzed | None,
         targets: tuple[Target, ...],
         jobs: Mapping[str, StageJob],
         *,
@@ -274,7 +260,7 @@ class FrameBuilder:
             pipeline=self._graph.pipeline,
             place=self._place,
             partitions=self._partitions,
-            work=resolved.work if resolved else None,
+            task=analyzed.task if analyzed else None,
             targets=targets,
             emit=emit,
             durable=self._durable,
@@ -286,35 +272,31 @@ class FrameBuilder:
         found = frames.get(id(node))
         if found is not None:
             return found
-        if isinstance(node, SourceNode):
-            split = plan.splits.get(node.name)
-            raw = (
-                self._readers[node.name].read(self._spark, split)
-                if split is not None
-                else node.connector.empty(self._spark)
-            )
-            made = source_frame(node, raw)
-            if (
-                split is not None
-                and split.rows is None
-                and not self.classic
-                and not node.event_time
-            ):
-                made, plan.observed[node.name] = count_rows(made)
-            if split is not None and node.event_time is not None:
-                kind = self._time_kinds.get(node.name)
-                if kind is None:
-                    kind = self._time_kinds[node.name] = time_kind(node, made)
-                made, plan.observed[node.name] = observe(node, made, kind)
-        elif isinstance(node, StepNode):
-            made = node.apply(self._frame(node.before, plan, frames))
-        elif isinstance(node, UnionNode):
-            made = union_frame(node, [self._frame(before, plan, frames) for before in node.befores])
-        else:  # an operator that did not run has no changes
-            output = self._resolved[node.name].work.output  # type: ignore[attr-defined]
+        if node.name in self._readers:
+            made = self._source(node.name, plan)
+        elif node.name in self._analyzed:  # an operator that did not run has no changes
+            output = self._analyzed[node.name].task.output
             made = self._spark.createDataFrame([], spark_schema(output))
+        else:
+            made = node.frame([self._frame(found, plan, frames) for found in node.inputs])
         frames[id(node)] = made
         return made
+
+    def _source(self, name: str, plan: Plan) -> Any:
+        """The rows of a source in this epoch, counted and with their event times observed."""
+        node = next(source for source in self._graph.sources if source.name == name)
+        split = plan.splits.get(name)
+        if split is None:
+            return source_frame(node, node.connector.empty(self._spark))
+        rows = source_frame(node, self._readers[name].read(self._spark, split))
+        if node.event_time is not None:
+            kind = self._time_kinds.get(name)
+            if kind is None:
+                kind = self._time_kinds[name] = time_kind(node, rows)
+            rows, plan.observed[name] = observe(node, rows, kind)
+        elif split.rows is None and not self.classic:
+            rows, plan.observed[name] = count_rows(rows)
+        return rows
 
 
 def _body(spec: StageSpec) -> Any:
@@ -327,15 +309,15 @@ def _body(spec: StageSpec) -> Any:
 def _feeding(graph: Graph, direct: set[str]) -> set[str]:
     """Operators whose rows go to something else in Spark."""
     found: set[str] = set()
-    targets: list[OperatorNode | SinkNode] = [
+    targets: list[Node] = [
         *graph.operators,
         *(sink for sink in graph.sinks if sink.name not in direct),
     ]
-    waiting: list[Node] = [before for target in targets for before in target.inputs]
+    waiting = [node for target in targets for node in target.inputs]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, OperatorNode):
-            found.add(node.name)
-        elif isinstance(node, (StepNode, UnionNode)):
+        if node.staged_by() is None:
             waiting.extend(node.inputs)
+        elif not node.late:
+            found.add(node.name)
     return found

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.topology import Topology
-from holdfast.operators.analysis import Resolved
+from holdfast.operators.base import Analyzed
 from holdfast.runtime.evolution import ChangePlan, joined, plan_changes, plan_rebuild
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.output_manager import Outputs
@@ -33,7 +33,7 @@ class StartPlanner:
     graph: Graph
     place: StorageLocation
     settings: Settings
-    resolve: Callable[[], Mapping[str, Resolved]]
+    resolve: Callable[[], Mapping[str, Analyzed]]
 
     def writers(self, spark: Any) -> dict[str, SinkWriter]:
         """The sinks, opened."""

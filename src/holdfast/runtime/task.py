@@ -23,14 +23,8 @@ from holdfast.connectors.base import StagedFile
 from holdfast.connectors.staging import Target, stage_rows
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import CheckpointId, Epoch, RandomIds
-from holdfast.operators.base import (
-    HASH,
-    WEIGHT,
-    EpochContext,
-    Result,
-    Work,
-    weights_of,
-)
+from holdfast.operators.base import EpochContext, OperatorTask, TaskResult, weights_of
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.runtime.stage_job import StageJob, received_job
 from holdfast.spark.time_zones import in_utc
 from holdfast.state import (
@@ -71,7 +65,7 @@ class StageSpec:
     pipeline: str
     place: StorageLocation
     partitions: int
-    work: Work | None
+    task: OperatorTask | None
     targets: tuple[Target, ...] = ()
     emit: bool = False
     durable: bool = False
@@ -125,7 +119,7 @@ def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
     task = context.partitionId() if context else 0
     job = received_job(spec.name, spec.job, context)
     received = [in_utc(batch) for batch in batches if batch.num_rows]
-    partition = task if spec.work is None else partition_of_rows(received, spec.partitions)
+    partition = task if spec.task is None else partition_of_rows(received, spec.partitions)
     try:
         yield from _run(spec, job, partition, received)
     except HoldfastError as error:
@@ -175,16 +169,16 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
     counts: dict[str, tuple[int, int]] = {}
     changes: Any = None
     late: Any = None
-    if spec.work is None:
+    if spec.task is None:
         changes = pa.Table.from_batches(received) if received else None
         counters["rows"] = sum(batch.num_rows for batch in received)
     elif received:
         rows = one_batch(pa.Table.from_batches(received))
-        if spec.work.timed:  # heartbeats only say which partition this is
+        if spec.task.timed:  # heartbeats only say which partition this is
             rows = rows.filter(pc.not_equal(rows.column(WEIGHT), 0))
         counters["rows"] = rows.num_rows
         counters["rows_in"] = int(np.abs(weights_of(rows)).sum())
-        result, runs, counts = _work(spec, spec.work, job, partition, rows)
+        result, runs, counts = _process(spec, spec.task, job, partition, rows)
         changes, late = result.changes, result.late
         counters |= result.counters
     count = changes.num_rows if changes is not None else 0
@@ -202,7 +196,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
     if not spec.emit:
         yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])
         return
-    schema: Any = spec.work.output if spec.work is not None else pa.schema([])
+    schema: Any = spec.task.output if spec.task is not None else pa.schema([])
     head = [pa.nulls(1, f.type) for f in schema]
     names = [*schema.names, CONTROL]
     yield pa.RecordBatch.from_arrays([*head, pa.array([data], pa.binary())], names=names)
@@ -213,16 +207,18 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
         )
 
 
-def _work(
-    spec: StageSpec, work: Work, job: StageJob, partition: int, rows: Any
-) -> tuple[Result, list[RunInfo], dict[str, tuple[int, int]]]:
+def _process(
+    spec: StageSpec, operator: OperatorTask, job: StageJob, partition: int, rows: Any
+) -> tuple[TaskResult, list[RunInfo], dict[str, tuple[int, int]]]:
     source = source_of(spec.place, spec.pipeline)
     storage = storage_of(spec.place)
     bounds = (
-        work.bounds_us(job.previous_watermark_us) if job.previous_watermark_us is not None else {}
+        operator.bounds_us(job.previous_watermark_us)
+        if job.previous_watermark_us is not None
+        else {}
     )
     opened = {}
-    for name, schema in work.traces.items():
+    for name, schema in operator.traces.items():
         kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
         opened[name] = kind.open(
             job.runs.get(name, ()),
@@ -234,7 +230,7 @@ def _work(
         )
     wanted = spec.emit or any(not target.late for target in spec.targets)
     context = EpochContext(job.epoch, job.watermark_us, job.previous_watermark_us, wanted)
-    result = work.process(rows, opened, context)
+    result = operator.process(rows, opened, context)
     runs = []
     for name, update in result.updates.items():
         target = RunTarget(
@@ -252,6 +248,6 @@ def _work(
             runs.append(run)
             if spec.durable:
                 storage.barrier([f"{spec.pipeline}/{run.path}"])
-    after = work.bounds_us(job.watermark_us) if job.watermark_us is not None else bounds
+    after = operator.bounds_us(job.watermark_us) if job.watermark_us is not None else bounds
     counts = {name: opened[name].change(after.get(name)) for name in opened}
     return result, runs, {name: change for name, change in counts.items() if any(change)}

@@ -16,7 +16,7 @@ from typing import Any
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.graph import SourceNode
+from holdfast.operators.declaration import SourceNode
 from holdfast.spark.time_zones import micros_sql
 
 _clock: Clock = SystemClock()

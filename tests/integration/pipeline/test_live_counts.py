@@ -68,8 +68,8 @@ def counted(pipe, summary):
     found = {}
     for resolved in pipe.resolve().values():
         mark = manifest.watermark_us
-        bounds = {} if mark is None else resolved.work.bounds_us(mark)
-        for trace, schema in resolved.work.traces.items():
+        bounds = {} if mark is None else resolved.task.bounds_us(mark)
+        for trace, schema in resolved.task.traces.items():
             entry = manifest.operator(trace)
             rows = TraceReader(
                 runs=runs_of(manifest, trace), source=source_of(pipe._place, "p"), schema=schema,

@@ -89,10 +89,10 @@ def test_weights_follow_from_the_kind_of_join(tmp_path) -> None:
     _, a, b = streams(tmp_path)
     b = b.select("k", "bt AS at", "x")
     grows = {
-        how: not a.join(b.select("k", "x AS y"), "k", how, name=how).node.changes
+        how: not a.join(b.select("k", "x AS y"), "k", how, name=how).node.retracts
         for how in ("inner", "left", "right", "full", "semi", "anti")
     }
     assert [how for how, only_adds in grows.items() if only_adds] == ["inner", "semi"]
-    assert not a.union(b).node.changes
-    assert not a.intersect(b, name="i", all=True).node.changes
-    assert a.except_(b, name="e").node.changes
+    assert not a.union(b).node.retracts
+    assert not a.intersect(b, name="i", all=True).node.retracts
+    assert a.except_(b, name="e").node.retracts

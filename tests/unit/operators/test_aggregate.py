@@ -14,19 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions.base import (
-    Batch,
-    CountFold,
-    DistinctFold,
-    ExtremeFold,
-    SpreadFold,
-    SumFold,
-    best,
-)
-from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
-from holdfast.operators.base import HASH, WEIGHT, group_numbers
-from holdfast.operators.dedupe.execute import DedupeWork, DistinctWork
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions.base import Batch
+from holdfast.operators.aggregate.functions.distinct import DistinctFold
+from holdfast.operators.aggregate.functions.min_max import MinMaxFold, best
+from holdfast.operators.aggregate.functions.sums import CountFold, ExactSumFold, SumFold
+from holdfast.operators.aggregate.functions.variance import ExactVarianceFold, VarianceFold
+from holdfast.operators.base import group_numbers
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.dedupe.execute import DedupeTask, DistinctTask
 from holdfast.state.arrow.batches import group_rows
 from tests.helpers.harness import Harness
 
@@ -61,11 +57,11 @@ def rows_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def aggregate(*, changes: bool) -> AggregateWork:
+def aggregate(*, changes: bool) -> AggregateTask:
     sums = ExactSumFold if changes else SumFold
     inputs = ("f",) if changes else ("f", "fpresent")
     bag = "t.values" if changes else None
-    return AggregateWork(
+    return AggregateTask(
         "t",
         KEYS,
         (
@@ -74,15 +70,14 @@ def aggregate(*, changes: bool) -> AggregateWork:
             SumFold("s", pa.int64(), ("x", "present"), weighted=changes),
             sums("fs", pa.float64(), inputs),
             sums("fa", pa.float64(), inputs, mean=True),
-            ExtremeFold("lo", pa.int64(), ("x",), bag=bag),
-            ExtremeFold(
+            MinMaxFold("lo", pa.int64(), ("x",), bag=bag),
+            MinMaxFold(
                 "hi", pa.float64(), ("f",), largest=True, bag="t.fvalues" if changes else None
             ),
-            (ExactSpreadFold if changes else SpreadFold)("sd", pa.float64(), ("f",)),
-            DistinctFold("d", pa.int64(), ("x", "h2"), "t.distinct"),
+            (ExactVarianceFold if changes else VarianceFold)("sd", pa.float64(), ("f",)),
+            DistinctFold("d", pa.int64(), ("x", "h2"), "t.distinct", pa.int64()),
         ),
         changes,
-        (("x", pa.int64()),),
     )
 
 
@@ -221,10 +216,10 @@ ORDERED = {
 def test_min_and_max_take_every_type_that_has_an_order(kind, changes) -> None:
     """Times with a zone and booleans too, over several epochs and when the best value goes."""
     folds = [
-        ExtremeFold(name, kind, ("x",), largest=name == "hi", bag="t.b" if changes else None)
+        MinMaxFold(name, kind, ("x",), largest=name == "hi", bag="t.b" if changes else None)
         for name in ("lo", "hi")
     ]
-    harness = Harness(AggregateWork("t", KEYS, tuple(folds), changes=changes))
+    harness = Harness(AggregateTask("t", KEYS, tuple(folds), changes=changes))
     low, high = pa.array(ORDERED[kind], kind).to_pylist()
 
     def step(value, weight=1):
@@ -273,7 +268,7 @@ def test_an_update_that_changes_nothing_gives_no_changes() -> None:
 
 def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
     """Integers never wrap around silently, neither in a batch nor across epochs."""
-    work = AggregateWork("t", KEYS, (SumFold("s", pa.int64(), ("x", "present")),), changes=False)
+    work = AggregateTask("t", KEYS, (SumFold("s", pa.int64(), ("x", "present")),), changes=False)
     big = 2**62
     with pytest.raises(InvalidInputError) as caught:
         Harness(work).step(rows_of([("a", big, None, 1), ("a", big, None, 1)], weights=False))
@@ -287,7 +282,7 @@ def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
 def test_decimal_sums_are_exact() -> None:
     """Decimals are added as decimals, and a group without values shows null."""
     kind = pa.decimal128(20, 2)
-    work = AggregateWork("t", KEYS, (SumFold("s", kind, ("x", "present")),), changes=False)
+    work = AggregateTask("t", KEYS, (SumFold("s", kind, ("x", "present")),), changes=False)
     harness = Harness(work)
 
     def batch(values):
@@ -315,7 +310,7 @@ def test_decimal_sums_are_exact() -> None:
 )
 def test_distinct_shows_a_row_while_its_weights_sum_to_more_than_zero(epochs) -> None:
     """distinct equals the set of rows with a positive count, after every epoch."""
-    harness = Harness(DistinctWork("t", KEYS, changes=True))
+    harness = Harness(DistinctTask("t", KEYS, changes=True))
     live: Counter = Counter()
     shown: Counter = Counter()
     for changes in epochs:
@@ -338,7 +333,7 @@ def test_distinct_shows_a_row_while_its_weights_sum_to_more_than_zero(epochs) ->
 def test_dedupe_takes_the_earliest_row_and_forgets_keys_behind_the_bound() -> None:
     """Late rows are counted and dropped; a key behind the bound may come again."""
     row = pa.schema([("k", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
-    work = DedupeWork("t", KEYS, row, "at", 5_000_000)
+    work = DedupeTask("t", KEYS, row, "at", 5_000_000)
     harness = Harness(work)
 
     def batch(*rows):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.apply.execute import ApplyWork
-from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.apply.execute import ApplyTask
+from holdfast.operators.columns import HASH, WEIGHT
 from tests.helpers.harness import Harness
 
 STAMP = pa.timestamp("us", tz="UTC")
@@ -26,9 +26,9 @@ HASHES = {"a": 1 << 63, "b": 1 << 63, "c": 5, None: 7}
 """Two keys share one, and it is negative to Spark."""
 
 
-def work_of(function, **more) -> ApplyWork:
+def work_of(function, **more) -> ApplyTask:
     given = {"weighted": False, "changes": False, **more}
-    return ApplyWork("t", KEYS, ROW, STATE, OUT, function, **given)
+    return ApplyTask("t", KEYS, ROW, STATE, OUT, function, **given)
 
 
 def batch_of(rows: list[tuple], *, weights: bool = False) -> pa.RecordBatch:

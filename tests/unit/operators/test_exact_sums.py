@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions import exact_sums as exact_folds
-from holdfast.operators.aggregate.functions.base import CountFold, SumFold, as_doubles
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions import exact
 from holdfast.operators.aggregate.functions.exact import (
     STORED,
     Scaled,
@@ -25,9 +24,9 @@ from holdfast.operators.aggregate.functions.exact import (
     stored_form,
     summed,
 )
-from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
-from holdfast.operators.aggregate.functions.moments import divided, spread
-from holdfast.operators.base import HASH, TIMES, WEIGHT
+from holdfast.operators.aggregate.functions.sums import CountFold, ExactSumFold, SumFold, as_doubles
+from holdfast.operators.aggregate.functions.variance import ExactVarianceFold, divided, spread
+from holdfast.operators.columns import HASH, TIMES, WEIGHT
 from holdfast.operators.join.matching import Entries, multiplied
 from tests.helpers.harness import Harness
 
@@ -143,13 +142,13 @@ def test_numbers_whose_highest_bit_is_that_of_a_limb_keep_their_sign() -> None:
 
 def test_an_outlier_that_was_retracted_is_forgotten(monkeypatch) -> None:
     """Sums, means and deviations, also beyond all doubles, NaN and infinite, come back."""
-    monkeypatch.setattr(exact_folds, "BLOCK", 2)  # groups of one batch in several blocks
+    monkeypatch.setattr(exact, "BLOCK", 2)  # groups of one batch in several blocks
     folds = (
         ExactSumFold("s", pa.float64(), ("x",)),
         ExactSumFold("a", pa.float64(), ("x",), mean=True),
-        ExactSpreadFold("d", pa.float64(), ("x",)),
+        ExactVarianceFold("d", pa.float64(), ("x",)),
     )
-    harness = Harness(AggregateWork("t", KEYS, folds, changes=True))
+    harness = Harness(AggregateTask("t", KEYS, folds, changes=True))
     base = [(k, x, 1) for k in range(5) for x in (1.0, 2.0, 3.0, 4.0)]
     odd = [
         (0, 1e17, 1),
@@ -188,7 +187,7 @@ def test_a_mean_is_among_the_doubles_where_its_sum_is_not() -> None:
         ExactSumFold("s", pa.float64(), ("x",)),
         ExactSumFold("a", pa.float64(), ("x",), mean=True),
     )
-    found = Harness(AggregateWork("t", KEYS, folds, changes=True)).step(
+    found = Harness(AggregateTask("t", KEYS, folds, changes=True)).step(
         rows_of([(0, 1.7e308, 2)], pa.float64())
     )
     assert [(r["s"], r["a"]) for r in found.changes.to_pylist()] == [(math.inf, 1.7e308)]
@@ -208,7 +207,7 @@ def last(result) -> dict:
 )
 def test_sums_of_integers_are_exact_or_refused(epochs) -> None:
     """Extremes times extreme weights: the exact sum, or an error where a long cannot hold it."""
-    work = AggregateWork(
+    work = AggregateTask(
         "t", KEYS, (SumFold("s", pa.int64(), ("x", "n"), weighted=True),), changes=True
     )
     harness = Harness(work)
@@ -242,7 +241,7 @@ def test_sums_of_decimals_are_exact_at_every_precision(precision, scale) -> None
         SumFold("s", wide, ("x", "n"), weighted=True),
         SumFold("a", pa.float64(), ("x", "n"), weighted=True, mean=True, kept=wide),
     )
-    work = AggregateWork("t", KEYS, folds, changes=True)
+    work = AggregateTask("t", KEYS, folds, changes=True)
     harness = Harness(work)
     big = Decimal((0, (9,) * precision, -scale))
     small = Decimal((1, (1,), -scale))
@@ -295,13 +294,13 @@ def test_halves_that_the_jvm_has_summed_give_the_same_sum(parts) -> None:
         }
     )
     folds = (SumFold("s", pa.int64(), ("x", "n"), weighted=True), CountFold("c", pa.int64()))
-    found = last(Harness(AggregateWork("t", KEYS, folds, changes=True)).step(batch))
+    found = last(Harness(AggregateTask("t", KEYS, folds, changes=True)).step(batch))
     assert (found[0]["s"], found[0]["c"]) == (total, count)
 
 
 def test_a_count_that_leaves_64_bits_is_an_error() -> None:
     """Weights that a long cannot hold together are refused, not wrapped."""
-    harness = Harness(AggregateWork("t", KEYS, (CountFold("n", pa.int64()),), changes=True))
+    harness = Harness(AggregateTask("t", KEYS, (CountFold("n", pa.int64()),), changes=True))
     harness.step(rows_of([(0, 1, 2**63 - 1)], pa.int64()))
     with pytest.raises(InvalidInputError) as caught:
         harness.step(rows_of([(0, 1, 1)], pa.int64()))
@@ -310,7 +309,7 @@ def test_a_count_that_leaves_64_bits_is_an_error() -> None:
 
 def test_a_row_without_a_weight_is_an_error() -> None:
     """A null weight is refused before any group is touched."""
-    harness = Harness(AggregateWork("t", KEYS, (CountFold("n", pa.int64()),), changes=True))
+    harness = Harness(AggregateTask("t", KEYS, (CountFold("n", pa.int64()),), changes=True))
     with pytest.raises(InvalidInputError) as caught:
         harness.step(rows_of([(0, 1, 1), (0, 1, None)], pa.int64()))
     assert caught.value.kind == "null_weight"

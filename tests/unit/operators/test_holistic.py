@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.execute import AggregateWork
+from holdfast.operators.aggregate.execute import AggregateTask
 from holdfast.operators.aggregate.functions.holistic import (
     CollectFold,
     FirstFold,
@@ -21,8 +21,8 @@ from holdfast.operators.aggregate.functions.holistic import (
     UserFold,
 )
 from holdfast.operators.aggregate.functions.sketch import SketchFold, image_of
-from holdfast.operators.base import HASH, WEIGHT
-from holdfast.operators.sort_order import Term
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.sort_order import SortKey
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.string())])
@@ -41,12 +41,12 @@ def spread(rows: pa.Table, count: int) -> pa.Array:
     return pc.add(width, done.column("weight_sum"))
 
 
-def work_of(*, changes: bool) -> AggregateWork:
+def work_of(*, changes: bool) -> AggregateTask:
     def bag(name: str, *, always: bool = False) -> str | None:
         return f"t.{name}" if changes or always else None
 
-    late = (Term("_v1", descending=True, nulls_first=False),)
-    return AggregateWork(
+    late = (SortKey("_v1", descending=True, nulls_first=False),)
+    return AggregateTask(
         "t",
         KEYS,
         (
@@ -54,7 +54,7 @@ def work_of(*, changes: bool) -> AggregateWork:
             PercentileFold("m", pa.float64(), ("f",), ONE, "t.f"),
             CollectFold("l", pa.list_(pa.float64()), ("f",), ONE, bag("f"), 4),
             CollectFold("s", pa.list_(pa.float64()), ("f",), ONE, bag("f"), 3, unique=True),
-            FirstFold("a", pa.float64(), ("f", "x"), TWO, bag("fx"), (Term("_v1"),)),
+            FirstFold("a", pa.float64(), ("f", "x"), TWO, bag("fx"), (SortKey("_v1"),)),
             FirstFold("z", pa.float64(), ("f", "x"), TWO, bag("fx"), late),
             UserFold("u", pa.int64(), ("f", "x"), TWO, "t.fx2", spread, ("f", "x")),
         ),
@@ -180,9 +180,9 @@ def test_gathered_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
         assert shown == model
 
 
-def user(function) -> AggregateWork:
+def user(function) -> AggregateTask:
     fold = UserFold("u", pa.int64(), ("f", "x"), TWO, "t.fx", function, ("f", "x"))
-    return AggregateWork("t", KEYS, (fold,), changes=False)
+    return AggregateTask("t", KEYS, (fold,), changes=False)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def sketch_batch(key: str, values: list[int], nulls: int = 0) -> pa.RecordBatch:
 def test_estimates_are_near_the_truth_and_do_not_depend_on_how_values_came(lg_k) -> None:
     """In one epoch or in many, with repetitions and out of order: the same estimate, within 5 sigma."""
     pytest.importorskip("datasketches", reason="the sketch extra is not installed")
-    work = AggregateWork("t", KEYS, (SketchFold("d", pa.int64(), ("h",), lg_k),), changes=False)
+    work = AggregateTask("t", KEYS, (SketchFold("d", pa.int64(), ("h",), lg_k),), changes=False)
     rng = np.random.default_rng(3)
     for count in (1, 5, 8, 30, 60, 400, 3000, 40_000):
         values = list(range(count))
@@ -244,7 +244,7 @@ def test_estimates_are_near_the_truth_and_do_not_depend_on_how_values_came(lg_k)
 def test_a_group_without_values_has_none_to_count() -> None:
     """Nulls do not count, and a group of nulls shows zero."""
     pytest.importorskip("datasketches", reason="the sketch extra is not installed")
-    work = AggregateWork("t", KEYS, (SketchFold("d", pa.int64(), ("h",), 9),), changes=False)
+    work = AggregateTask("t", KEYS, (SketchFold("d", pa.int64(), ("h",), 9),), changes=False)
     harness = Harness(work)
     assert harness.step(sketch_batch("a", [], nulls=2)).changes.to_pylist()[0]["d"] == 0
     assert harness.step(sketch_batch("a", [7], nulls=2)).changes.to_pylist()[1]["d"] == 1

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators.base import HASH, SIDE, WEIGHT
-from holdfast.operators.join.execute import JoinSide, JoinWork, OutColumn
+from holdfast.operators.columns import HASH, SIDE, WEIGHT
+from holdfast.operators.join.execute import JoinSide, JoinTask, OutColumn
 from holdfast.operators.join.matching import Reach
-from holdfast.operators.setops.execute import SetWork
+from holdfast.operators.setops.execute import SetTask
 from tests.helpers.harness import Harness
 
 EXAMPLES = 400 if os.environ.get("HOLDFAST_SOAK") == "1" else 20
@@ -33,7 +33,7 @@ def hash_of(*values: object) -> int:
     return (hash(values) & 3) << 62
 
 
-def join_work(how: str, *, changes: bool, within: tuple[int, int] | None = None) -> JoinWork:
+def join_work(how: str, *, changes: bool, within: tuple[int, int] | None = None) -> JoinTask:
     """`l(k, t, x)` with `r(k, t, y)`; with `within` an interval join by t."""
     exists = how in ("semi", "anti")
     sides = []
@@ -64,7 +64,7 @@ def join_work(how: str, *, changes: bool, within: tuple[int, int] | None = None)
     if not exists:
         columns += [OutColumn("u", TIME, 1, value=0), OutColumn("y", pa.float64(), 1, value=1)]
     late = tuple(columns) if within else ()
-    return JoinWork(
+    return JoinTask(
         "j", ("__hf_k0",), (sides[0], sides[1]), tuple(columns), pairs=not exists,
         changes=changes or how not in ("inner", "semi"), late_columns=late,
     )  # fmt: skip
@@ -308,7 +308,7 @@ SET_RULES = {
 def test_set_operations_equal_counters(rule, weights, data) -> None:
     """By whole rows, nulls and NaN equal to themselves, each side counted."""
     grows = rule in ("intersect", "intersect all", "matched")
-    work = SetWork("s", SET_ROW, rule, weights or not grows)
+    work = SetTask("s", SET_ROW, rule, weights or not grows)
     harness = Harness(work)
     shown: Counter = Counter()
     for changes, live in data.draw(histories(weights=weights)):

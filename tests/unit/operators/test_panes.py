@@ -13,17 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions.base import (
-    CountFold,
-    DistinctFold,
-    ExtremeFold,
-    SpreadFold,
-    SumFold,
-)
-from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions.distinct import DistinctFold
+from holdfast.operators.aggregate.functions.min_max import MinMaxFold
+from holdfast.operators.aggregate.functions.sums import CountFold, SumFold
+from holdfast.operators.aggregate.functions.variance import VarianceFold
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.window import execute as window
-from holdfast.operators.window.execute import AT, WindowWork
+from holdfast.operators.window.execute import AT, WindowTask
 from holdfast.operators.window.panes import can_add_up
 from tests.helpers.harness import Harness
 
@@ -31,8 +28,8 @@ TIME = pa.timestamp("us", tz="UTC")
 KEYS = pa.schema([("k", pa.string()), ("window_start", TIME), ("window_end", TIME)])
 N, NX = CountFold("n", pa.int64()), CountFold("nx", pa.int64(), ("there",))
 S = SumFold("s", pa.int64(), ("x", "there"), weighted=True)
-LOW = ExtremeFold("lo", pa.float64(), ("f",))
-HIGH = ExtremeFold("hi", pa.float64(), ("g",), largest=True)
+LOW = MinMaxFold("lo", pa.float64(), ("f",))
+HIGH = MinMaxFold("hi", pa.float64(), ("g",), largest=True)
 
 
 def hash_of(key: str | None) -> int:
@@ -118,8 +115,8 @@ def test_windows_of_added_up_rows_are_those_of_single_rows(data, shape, offset, 
     assert can_add_up(folds)
     exact = SumFold("a", pa.float64(), ("x", "there"), mean=True, kept=pa.decimal128(20, 2))
     assert not can_add_up((*folds, exact))
-    work = WindowWork(
-        "w", AggregateWork("w", KEYS, folds, changes), 0, False, None, size, slide, offset % slide
+    work = WindowTask(
+        "w", AggregateTask("w", KEYS, folds, changes), 0, False, None, size, slide, offset % slide
     )
     harness, all_rows, table = Harness(work), [], {}
     row = st.tuples(
@@ -141,28 +138,28 @@ def test_windows_of_added_up_rows_are_those_of_single_rows(data, shape, offset, 
 def test_rows_are_added_up_only_where_every_fold_allows_it():
     """Distinct counts, spreads, decimals and extremes under retraction must see single rows."""
     assert can_add_up((N, NX, S, LOW, HIGH))
-    assert not can_add_up((LOW, ExtremeFold("hi", pa.float64(), ("f",), largest=True)))
+    assert not can_add_up((LOW, MinMaxFold("hi", pa.float64(), ("f",), largest=True)))
     for fold in (
-        DistinctFold("d", pa.int64(), ("x", "h"), "w.distinct"), SpreadFold("sd", pa.float64(), ("f",)),
-        ExtremeFold("lo", pa.float64(), ("f",), bag="w.values"),
+        DistinctFold("d", pa.int64(), ("x", "h"), "w.distinct"), VarianceFold("sd", pa.float64(), ("f",)),
+        MinMaxFold("lo", pa.float64(), ("f",), bag="w.values"),
         SumFold("s", pa.decimal128(20, 2), ("x", "there")),
-        ExtremeFold("one", pa.int64(), ("there",)),
+        MinMaxFold("one", pa.int64(), ("there",)),
     ):  # fmt: skip
         assert not can_add_up((N, S, fold))
 
 
 def test_one_row_of_a_key_and_pane_reaches_the_windows():
     """What is copied into the windows is as many rows as keys and panes, not as many as came."""
-    work = WindowWork("w", AggregateWork("w", KEYS, (N, S), False), 0, False, None, 10, 5, 0)
+    work = WindowTask("w", AggregateTask("w", KEYS, (N, S), False), 0, False, None, 10, 5, 0)
     sizes = []
-    plain = WindowWork._spread
+    plain = WindowTask._spread
 
     def spread(self, rows, *more, **named):
         sizes.append(rows.num_rows)
         return plain(self, rows, *more, **named)
 
     rows = [("a", at, 1, None, 1) for at in range(10)] * 3
-    with patch.object(window.WindowWork, "_spread", spread):
+    with patch.object(window.WindowTask, "_spread", spread):
         out = Harness(work).step(batch_of(rows)).changes
     assert sizes == [2]  # two panes of five
     assert sorted(out.column("n").to_pylist()) == [15, 15, 30]
@@ -170,7 +167,7 @@ def test_one_row_of_a_key_and_pane_reaches_the_windows():
 
 def test_a_sum_that_leaves_64_bits_in_a_pane_is_refused_not_wrapped():
     """The guard of the fold sees the single rows where their sum would not fit."""
-    work = WindowWork("w", AggregateWork("w", KEYS, (N, S), False), 0, False, None, 10, 5, 0)
+    work = WindowTask("w", AggregateTask("w", KEYS, (N, S), False), 0, False, None, 10, 5, 0)
     rows = [("a", 1, 2**62, None, 1)] * 5
     with pytest.raises(InvalidInputError) as caught:
         Harness(work).step(batch_of(rows))

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators.base import HASH, WEIGHT
-from holdfast.operators.dedupe.execute import DedupeWork
-from holdfast.operators.window.execute import WindowWork
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.dedupe.execute import DedupeTask
+from holdfast.operators.window.execute import WindowTask
 from tests.helpers.harness import Harness
 from tests.unit.operators.test_apply import HASHES, ROW, SECOND, STAMP, batch_of, work_of
 from tests.unit.operators.test_join import HOWS, join_work
@@ -40,7 +40,7 @@ def rows_of(*rows: tuple) -> pa.RecordBatch:
 
 def deduped(epochs: list[tuple[int | None, list[tuple]]]) -> tuple[Counter, Counter, int]:
     """What goes through, what is late, and how many rows were dropped and counted."""
-    harness = Harness(DedupeWork("t", KEYS, SEEN, "at", WITHIN * SECOND))
+    harness = Harness(DedupeTask("t", KEYS, SEEN, "at", WITHIN * SECOND))
     passed, late, counted = Counter(), Counter(), 0
     for mark, rows in epochs:
         result = harness.step(rows_of(*rows), None if mark is None else mark * SECOND)
@@ -196,7 +196,7 @@ def test_windows_do_not_depend_on_how_epochs_are_cut(closing, shape, history, ga
     """The same windows at the same watermark, the same late rows; deletes too."""
     work = session_work(gap, lateness, closing=closing)
     if shape is not None:
-        work = WindowWork("t", inner(), lateness, closing, ROW_SCHEMA, *shape, 0)
+        work = WindowTask("t", inner(), lateness, closing, ROW_SCHEMA, *shape, 0)
     one, several = (
         told(
             Harness(work), [(timed_of([r[:4] for r in rows], unit=not shape), m) for rows, m in cut]

@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.base import HASH, WEIGHT
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.row_order import total_order
-from holdfast.operators.sort_order import Term, parse_terms
-from holdfast.operators.topk.execute import TopWork
+from holdfast.operators.sort_order import SortKey, parse_order
+from holdfast.operators.topk.execute import TopKTask
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.string())])
 ROW = pa.schema([("x", pa.float64()), ("k", pa.string()), ("t", pa.string())])
 ORDERS = {
-    "x desc": (Term("x", descending=True, nulls_first=False),),
-    "x, t desc": (Term("x"), Term("t", descending=True, nulls_first=False)),
-    "x nulls last": (Term("x", nulls_first=False),),
+    "x desc": (SortKey("x", descending=True, nulls_first=False),),
+    "x, t desc": (SortKey("x"), SortKey("t", descending=True, nulls_first=False)),
+    "x nulls last": (SortKey("x", nulls_first=False),),
 }
 ROWS = st.tuples(
     st.sampled_from(["nan", None, math.inf, -math.inf, 0.0, 1.5, -2.0, 3.0]),
@@ -33,8 +33,8 @@ ROWS = st.tuples(
 )
 
 
-def work_of(order: str, k: int, rank: str | None, *, changes: bool) -> TopWork:
-    return TopWork("t", KEYS, ROW, pa.schema([]), ORDERS[order], k, rank, changes)
+def work_of(order: str, k: int, rank: str | None, *, changes: bool) -> TopKTask:
+    return TopKTask("t", KEYS, ROW, pa.schema([]), ORDERS[order], k, rank, changes)
 
 
 def batch_of(changes: list[tuple], *, weights: bool) -> pa.RecordBatch:
@@ -147,7 +147,7 @@ def test_top_rows_of_growing_streams_equal_a_sorted_list(epochs, order, k, rank)
         assert not -shown
 
 
-class Counting(TopWork):
+class Counting(TopKTask):
     """The same work, which notes how many keys it asks the trace of all rows for."""
 
     asked: list[int] = []
@@ -211,9 +211,9 @@ def test_every_type_sorts_as_in_spark(kind) -> None:
     shuffled = np.random.default_rng(7).permutation(len(values))
     mixed = column.take(pa.array(shuffled))
     one = np.zeros(len(values), np.int64)
-    up = total_order(one, [Term("x")], [mixed], [])
+    up = total_order(one, [SortKey("x")], [mixed], [])
     assert shuffled[up].tolist() == list(range(len(values)))
-    down = total_order(one, [Term("x").reversed()], [mixed], [])
+    down = total_order(one, [SortKey("x").reversed()], [mixed], [])
     assert shuffled[down].tolist() == list(range(len(values)))[::-1]
     tie = total_order(one, [], [], [mixed])
     assert tie.tolist() == up.tolist()
@@ -222,13 +222,13 @@ def test_every_type_sorts_as_in_spark(kind) -> None:
 def test_terms_are_read_as_in_sql() -> None:
     """Column, direction and place of nulls; nulls follow the direction unless they are placed."""
     texts = ["a", "b DESC", "abs(c) desc nulls first", "d asc NULLS LAST"]
-    assert parse_terms(texts, "t") == (
-        Term("a", descending=False, nulls_first=True),
-        Term("b", descending=True, nulls_first=False),
-        Term("abs(c)", descending=True, nulls_first=True),
-        Term("d", descending=False, nulls_first=False),
+    assert parse_order(texts, "t") == (
+        SortKey("a", descending=False, nulls_first=True),
+        SortKey("b", descending=True, nulls_first=False),
+        SortKey("abs(c)", descending=True, nulls_first=True),
+        SortKey("d", descending=False, nulls_first=False),
     )
     for bad, kind in ([[], "no_order"], [[3], "invalid_order"]):
         with pytest.raises(InvalidInputError) as caught:
-            parse_terms(bad, "t")
+            parse_order(bad, "t")
         assert caught.value.kind == kind

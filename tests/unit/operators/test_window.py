@@ -12,16 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions.base import (
-    CountFold,
-    DistinctFold,
-    ExtremeFold,
-    SumFold,
-)
-from holdfast.operators.base import HASH, WEIGHT
-from holdfast.operators.window.execute import AT, ROW, WindowWork, window_hash
-from holdfast.operators.window.session import ALL, SessionWork
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions.distinct import DistinctFold
+from holdfast.operators.aggregate.functions.min_max import MinMaxFold
+from holdfast.operators.aggregate.functions.sums import CountFold, SumFold
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.window.execute import AT, ROW, WindowTask, window_hash
+from holdfast.operators.window.session import ALL, SessionTask
 from tests.helpers.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -63,14 +60,14 @@ def batch_of(changes, *, unit=False, keyless=False) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
 
 
-def inner(keys=KEYS, *, changes=True) -> AggregateWork:
+def inner(keys=KEYS, *, changes=True) -> AggregateTask:
     folds = (
         SumFold("s", pa.int64(), ("__hf_i0_0", "__hf_i0_1")),
-        ExtremeFold("lo", pa.int64(), ("__hf_i1_0",), bag="t.values" if changes else None),
-        DistinctFold("d", pa.int64(), ("__hf_i2_0", "__hf_i2_1"), "t.distinct"),
+        MinMaxFold("lo", pa.int64(), ("__hf_i1_0",), bag="t.values" if changes else None),
+        DistinctFold("d", pa.int64(), ("__hf_i2_0", "__hf_i2_1"), "t.distinct", pa.int64()),
         CountFold("n", pa.int64()),
     )
-    return AggregateWork("t", keys, folds, changes, (("__hf_i2_0", pa.int64()),))
+    return AggregateTask("t", keys, folds, changes)
 
 
 def aggregated(rows: Counter):
@@ -175,7 +172,7 @@ class WindowModel:
 def test_windows_are_those_of_the_model(closing, history, shape, offset, lateness):
     """Late rows, retractions and collisions: updates add up to the model, closed windows come once."""
     size, slide = shape
-    work = WindowWork("t", inner(), lateness, closing, ROW_SCHEMA, size, slide, offset % slide)
+    work = WindowTask("t", inner(), lateness, closing, ROW_SCHEMA, size, slide, offset % slide)
     harness, model = Harness(work), WindowModel(size, slide, offset % slide, lateness)
     told: Counter = Counter()
     settled, keys = None, 0
@@ -201,7 +198,7 @@ def test_windows_are_those_of_the_model(closing, history, shape, offset, latenes
 @settings(max_examples=1_000 if SOAK else 15)
 def test_changes_that_nobody_takes_are_counted_and_the_state_is_the_same(closing, history):
     """Without a taker the same is stored and counted; only the changes may be left out."""
-    work = WindowWork("t", inner(), 2, closing, None, 10, 4, 0)
+    work = WindowTask("t", inner(), 2, closing, None, 10, 4, 0)
     taken, left = Harness(work), Harness(work, wanted=False)
     for batch, mark in possible(history):
         expected = taken.step(batch_of(batch), mark)
@@ -216,7 +213,7 @@ def test_changes_that_nobody_takes_are_counted_and_the_state_is_the_same(closing
 
 def test_nothing_of_a_closed_window_is_visible():
     """Once a window is closed every trace of it is behind its bound, whatever it kept."""
-    harness = Harness(WindowWork("t", inner(), 2, False, None, 10, 10, 0))
+    harness = Harness(WindowTask("t", inner(), 2, False, None, 10, 10, 0))
     harness.step(batch_of([("a", 3, 1, 1), ("a", 14, 2, 1)]))
     harness.step(batch_of([]), 13)
     bounds = harness.work.bounds_us(13)
@@ -298,7 +295,7 @@ def session_work(gap, lateness, *, closing, keyless=False):
     inputs = pa.schema([(f"_i{n}", pa.int64()) for n in ("0_0", "0_1", "1_0", "2_0", "2_1")])
     own = pa.schema([pa.field(ALL, pa.int8())]) if keyless else pa.schema([("k", pa.string())])
     work = inner(keys, changes=False)
-    return SessionWork("t", work, lateness, closing, ROW_SCHEMA, gap, own, inputs)
+    return SessionTask("t", work, lateness, closing, ROW_SCHEMA, gap, own, inputs)
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -388,7 +385,7 @@ def test_untouched_sessions_of_a_touched_key_are_not_given_again():
 def test_an_operator_without_rows_or_time_says_nothing():
     """An empty epoch without a watermark gives and writes nothing."""
     for work in (
-        WindowWork("t", inner(), 0, True, None, 10, 10, 0), session_work(5, 0, closing=True),
+        WindowTask("t", inner(), 0, True, None, 10, 10, 0), session_work(5, 0, closing=True),
     ):  # fmt: skip
         result = Harness(work).step(batch_of([]))
         assert not result.changes.num_rows

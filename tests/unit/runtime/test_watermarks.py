@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.clock import ManualClock
 from holdfast.errors import InvalidInputError
-from holdfast.runtime.graph import SourceNode
+from holdfast.operators.declaration import SourceNode
 from holdfast.runtime.watermarks import Observed, Watermarks
 
 SECOND = 1_000_000
@@ -14,7 +14,7 @@ SECOND = 1_000_000
 
 def source(name, *, delay=0, idle=None, event_time="at"):
     return SourceNode(
-        columns=["at"], changes=False, name=name, connector=None, event_time=event_time,
+        columns=["at"], retracts=False, name=name, connector=None, event_time=event_time,
         delay_us=delay * SECOND, idle_us=None if idle is None else idle * SECOND,
     )  # fmt: skip
 
@@ -158,10 +158,10 @@ def test_windows_that_cannot_work_are_refused_before_spark_starts():
     )
     late = hf.tumbling("window_end", size="1 day", allowed_lateness="5 minutes")
     day = done.group_by(late).agg(n=n, name="day")
-    assert day.node.params["lateness_us"] == str(65 * 60 * SECOND)
+    assert day.node.fingerprint()["lateness_us"] == str(65 * 60 * SECOND)
     assert done.columns == ["k", "window_start", "window_end", "n"]
-    assert done.node.changes
-    assert not rows.group_by(closing).agg(n=n, name="b").node.changes
+    assert done.node.retracts
+    assert not rows.group_by(closing).agg(n=n, name="b").node.retracts
 
 
 def test_late_rows_go_into_a_sink_and_nowhere_else():

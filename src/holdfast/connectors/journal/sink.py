@@ -35,7 +35,7 @@ from holdfast.connectors.locations import Location
 from holdfast.connectors.payload.encode import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.owner import NOTHING, Owner
-from holdfast.operators.base import WEIGHT
+from holdfast.operators.columns import WEIGHT
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import StorageLocation, storage_of
 

@@ -158,7 +158,7 @@ class JournalSourceReader(SourceReader):
 
     def read(self, spark: Any, split: Split) -> Any:
         """The events of a split, each byte range in a task of its own."""
-        from holdfast.operators.analysis import arrow_schema
+        from holdfast.operators.analyze import arrow_schema
 
         pieces: tuple[LogSlice, ...] = split.detail[1]
         schema, head = self._source.raw_schema(), self._source.head()

@@ -2,81 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
-from holdfast.api.functions import Aggregate
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.analyze_holistic import GATHERED, Gatherer, sketch_fold
-from holdfast.operators.aggregate.execute import AggregateWork
-from holdfast.operators.aggregate.functions.base import (
+from holdfast.operators.aggregate.declare import Aggregate, AggregateDeclaration
+from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions.base import Fold
+from holdfast.operators.aggregate.functions.distinct import DistinctFold
+from holdfast.operators.aggregate.functions.holistic import (
+    CollectFold,
+    FirstFold,
+    PercentileFold,
+    UserFold,
+)
+from holdfast.operators.aggregate.functions.min_max import MinMaxFold
+from holdfast.operators.aggregate.functions.sketch import SketchFold, lg_k_of, library
+from holdfast.operators.aggregate.functions.sums import (
     HIGH,
     LOW,
     CountFold,
-    DistinctFold,
-    ExtremeFold,
-    Fold,
-    SpreadFold,
+    ExactSumFold,
     SumFold,
 )
-from holdfast.operators.aggregate.functions.exact_sums import ExactSpreadFold, ExactSumFold
-from holdfast.operators.analysis import Resolved, hash_text, key_schema
-from holdfast.operators.base import HASH, TIMES
-from holdfast.runtime.graph import WEIGHT, OperatorNode
+from holdfast.operators.aggregate.functions.variance import ExactVarianceFold, VarianceFold
+from holdfast.operators.analyze import check_ordered, hash_text, key_schema
+from holdfast.operators.base import Analyzed
+from holdfast.operators.columns import HASH, TIMES, WEIGHT
+from holdfast.operators.declaration import Declaration
 from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import check_columns, quoted
-from holdfast.spark.types import kept_type, key_type
+from holdfast.spark.types import hashed, kept_type, key_type
 
+HOLISTIC = frozenset({"percentile", "collect_list", "collect_set", "first", "udaf"})
 _TOP = "-72057594037927936L"
 _LOW = "72057594037927935L"
 _DECIMAL_ROOM = 28
 """Digits up to which Spark's sum has ten more: no epoch has so many rows that they do not do."""
 _INTEGRAL = (T.ByteType, T.ShortType, T.IntegerType, T.LongType)
 _ORDERED = (
-    T.NumericType, T.StringType, T.BooleanType, T.DateType, T.TimestampType, T.TimestampNTZType,
-)  # fmt: skip
+    T.NumericType,
+    T.StringType,
+    T.BooleanType,
+    T.DateType,
+    T.TimestampType,
+    T.TimestampNTZType,
+)
 
 
-def resolve_aggregate(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
+@dataclass(frozen=True)
+class AnalyzedAggregate(Analyzed):
+    """Folds, and the expressions that the JVM computes for them."""
+
+    task: AggregateTask
+    texts: tuple[str, ...]
+    select: Selection
+    sums: Sequence[str] | None
+    """SQL of partial aggregation; None where a fold must see every row."""
+
+    def project(self, frames: Sequence[Any]) -> Any:
+        """Hash, keys and inputs of the folds."""
+        return self.select(frames[0])
+
+    def partial_aggregate(self, frame: Any) -> Any:
+        """Rows of one key and weight as one row, in the JVM."""
+        if self.sums is None:
+            return None
+        apart = [WEIGHT] if self.task.changes else []
+        count = f"count(1) AS {TIMES if self.task.changes else WEIGHT}"
+        keys = (quoted(name) for name in self.task.keys.names)
+        grouped = frame.groupBy(HASH, *keys, *apart)
+        return grouped.agg(*(F.expr(text) for text in [*self.sums, count]))
+
+
+def analyze_aggregate(node: AggregateDeclaration, df: Any) -> AnalyzedAggregate:
     """Folds, and the columns that the JVM computes for them."""
-    df = frames[0]
+    return aggregate_by(node, node.keys, node.aggregates, df)
+
+
+def aggregate_by(
+    node: Declaration, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], df: Any
+) -> AnalyzedAggregate:
+    """Aggregates by some keys, for an operator that aggregates or one that builds on that."""
     changes = WEIGHT in df.columns
-    keys = key_schema(node, df, node.keys)
-    texts = [f"{hash_text(node.keys)} AS {HASH}", *(quoted(n) for n in node.keys)]
+    key_types = key_schema(node, df, keys)
+    texts = [f"{hash_text(keys)} AS {HASH}", *(quoted(n) for n in keys)]
     folds: list[Fold] = []
-    input_types: list[tuple[str, Any]] = []
-    gatherer = Gatherer(node, df, changes=changes)
-    for index, (name, aggregate) in enumerate(node.detail.items()):
+    holistic = HolisticAnalyzer(node, df, changes=changes)
+    for index, (name, aggregate) in enumerate(aggregates.items()):
         kind = _type_of(df, aggregate)
-        if aggregate.kind in GATHERED:
-            fold, inputs = gatherer.fold(name, index, aggregate)
+        if aggregate.kind in HOLISTIC:
+            fold, inputs = holistic.fold(name, index, aggregate)
         else:
-            fold, inputs = _fold(node, name, index, aggregate, kind, changes=changes)
+            fold, inputs = _fold(node, keys, name, index, aggregate, kind, changes=changes)
         folds.append(fold)
         texts.extend(f"{text} AS `{column}`" for column, text in inputs.items())
-        if isinstance(fold, DistinctFold):
-            input_types.append((fold.inputs[0], key_type(kind, name)))
     if changes:
         texts.append(WEIGHT)
-    work = AggregateWork(node.name, keys, tuple(folds), changes, tuple(input_types))
+    task = AggregateTask(node.name, key_types, tuple(folds), changes)
     names = [
-        n for schema in work.traces.values() for n in (*schema.keys.names, *schema.values.names)
+        n for schema in task.traces.values() for n in (*schema.keys.names, *schema.values.names)
     ]
     check_columns([n for n in names if not n.startswith("_")][: len(keys) + len(folds)], node.name)
     types = {f.name: f.dataType for f in df.selectExpr(*texts).schema.fields}
-    condense = _condense(node, folds, types, changes=changes)
-    select = Selection(*texts)
-    return Resolved(node, work, lambda inputs: select(inputs[0]), condense, tuple(texts))
+    sums = _partial_sums(folds, types, changes=changes)
+    return AnalyzedAggregate(node, task, tuple(texts), Selection(*texts), sums)
 
 
-def _condense(
-    node: OperatorNode, folds: Sequence[Fold], types: Mapping[str, Any], *, changes: bool
-) -> Callable[[Any], Any] | None:
-    """Rows of one key and weight as one row, in the JVM; None where a fold must see every row."""
+def _partial_sums(
+    folds: Sequence[Fold], types: Mapping[str, Any], *, changes: bool
+) -> list[str] | None:
+    """What the JVM adds up for each input; None where a fold must see every row."""
     sums: list[str] = []
     for fold in folds:
         if isinstance(fold, CountFold):
@@ -86,19 +127,12 @@ def _condense(
             if texts is None:
                 return None
             sums += texts
-        elif isinstance(fold, ExtremeFold) and not changes:
+        elif isinstance(fold, MinMaxFold) and not changes:
             how = "max" if fold.largest else "min"
             sums += [f"{how}(`{name}`) AS `{name}`" for name in fold.inputs]
         else:
             return None
-    apart = [WEIGHT] if changes else []
-    count = f"count(1) AS {TIMES if changes else WEIGHT}"
-
-    def condense(frame: Any) -> Any:
-        grouped = frame.groupBy(HASH, *(quoted(name) for name in node.keys), *apart)
-        return grouped.agg(*(F.expr(text) for text in [*sums, count]))
-
-    return condense
+    return sums
 
 
 def _partial_sum(fold: SumFold, types: Mapping[str, Any]) -> list[str] | None:
@@ -121,7 +155,14 @@ def _type_of(df: Any, aggregate: Aggregate) -> Any:
 
 
 def _fold(
-    node: OperatorNode, name: str, index: int, aggregate: Aggregate, kind: Any, *, changes: bool
+    node: Declaration,
+    keys: tuple[str, ...],
+    name: str,
+    index: int,
+    aggregate: Aggregate,
+    kind: Any,
+    *,
+    changes: bool,
 ) -> tuple[Fold, dict[str, str]]:
     """The fold of one aggregate, and the columns that the JVM computes for it."""
     x = f"({aggregate.expression})"
@@ -136,24 +177,27 @@ def _fold(
         _require(kind, _ORDERED, node, name, "a number, text, date or time")
         arrow = kept_type(kind, name)
         bag = f"{node.name}.values-{index}" if changes else None
-        fold = ExtremeFold(name, arrow, inputs[:1], largest=aggregate.kind == "max", bag=bag)
+        fold = MinMaxFold(name, arrow, inputs[:1], largest=aggregate.kind == "max", bag=bag)
         return fold, {inputs[0]: x}
     if aggregate.kind == "approx_count_distinct" and not changes:
         key_type(kind, name)
-        return sketch_fold(name, inputs[0], aggregate, kind)
+        return _sketch(name, inputs[0], aggregate, kind)
     if aggregate.kind in ("count_distinct", "approx_count_distinct"):
-        key_type(kind, name)
-        names = ", ".join(quoted(n) for n in node.keys)
-        mixed = f"(({hash_text(node.keys)} & {_TOP}) | (xxhash64({names}, {x}) & {_LOW}))"
+        value = key_type(kind, name)
+        names = ", ".join(quoted(n) for n in keys)
+        mixed = f"(({hash_text(keys)} & {_TOP}) | (xxhash64({names}, {x}) & {_LOW}))"
         trace = f"{node.name}.distinct-{index}"
-        distinct = DistinctFold(name, pa.int64(), inputs[:2], trace)
+        distinct = DistinctFold(name, pa.int64(), inputs[:2], trace, value)
         return distinct, {inputs[0]: x, inputs[1]: mixed}
     _require(kind, (T.NumericType,), node, name, "a number")
     if aggregate.kind in ("stddev", "variance"):
-        made = (ExactSpreadFold if changes else SpreadFold)(
-            name, pa.float64(), inputs[:1], root=aggregate.kind == "stddev",
+        made = (ExactVarianceFold if changes else VarianceFold)(
+            name,
+            pa.float64(),
+            inputs[:1],
+            root=aggregate.kind == "stddev",
             population=aggregate.population,
-        )  # fmt: skip
+        )
         return made, {inputs[0]: f"cast({x} AS double)"}
     return _sum(name, inputs[:2], aggregate, kind, x, present, changes=changes)
 
@@ -185,10 +229,106 @@ def _sum(
     return fold, {inputs[0]: double, inputs[1]: present}
 
 
-def _require(kind: Any, allowed: tuple[Any, ...], node: OperatorNode, name: str, what: str) -> None:
+def _require(kind: Any, allowed: tuple[Any, ...], node: Declaration, name: str, what: str) -> None:
     if not isinstance(kind, allowed):
         raise InvalidInputError(
-            f"the aggregate needs {what}", kind="unsupported_type", operator=node.name,
-            column=name, type=kind.simpleString() if kind is not None else None,
+            f"the aggregate needs {what}",
+            kind="unsupported_type",
+            operator=node.name,
+            column=name,
+            type=kind.simpleString() if kind is not None else None,
             remedy="cast the column first",
-        )  # fmt: skip
+        )
+
+
+def _sketch(name: str, column: str, aggregate: Aggregate, kind: Any) -> tuple[Fold, dict[str, str]]:
+    """The JVM hashes the values; the sketch never sees them."""
+    library()
+    x = f"({aggregate.expression})"
+    fold = SketchFold(name, pa.int64(), (column,), lg_k=lg_k_of(aggregate.detail.rsd))
+    return fold, {column: f"CASE WHEN {x} IS NOT NULL THEN {hashed(x, kind)} END"}
+
+
+class HolisticAnalyzer:
+    """Folds of one operator; those with the same inputs share a bag of values."""
+
+    def __init__(self, node: Declaration, df: Any, *, changes: bool) -> None:
+        """For one operator over one input."""
+        self._node, self._df, self._changes = node, df, changes
+        self._shared: dict[tuple[tuple[str, ...], bool], tuple[tuple[str, ...], str]] = {}
+
+    def fold(self, name: str, index: int, aggregate: Aggregate) -> tuple[Fold, dict[str, str]]:
+        """The fold of one aggregate, and the columns that the JVM computes for it."""
+        texts = self._texts(aggregate)
+        kinds = [f.dataType for f in self._df.selectExpr(*texts).schema.fields]
+        self._check(name, aggregate, kinds)
+        arrow = [kept_type(kind, name) for kind in kinds]
+        fields = pa.schema([(f"_v{n}", kind) for n, kind in enumerate(arrow)])
+        skips = aggregate.kind not in ("first", "udaf")
+        always = aggregate.kind in ("percentile", "udaf")
+        known = self._shared.get((tuple(texts), skips))
+        inputs: dict[str, str] = {}
+        if known is None:
+            columns = tuple(f"__hf_i{index}_{n}" for n in range(len(texts)))
+            known = columns, f"{self._node.name}.group-{index}"
+            inputs = dict(zip(columns, texts, strict=True))
+            if self._changes or always:  # one without a bag has nothing to share
+                self._shared[tuple(texts), skips] = known
+        bag = known[1] if self._changes or always else None
+        made = self._make(name, aggregate, kinds, arrow)
+        return replace(made, inputs=known[0], fields=fields, bag=bag), inputs
+
+    def _texts(self, aggregate: Aggregate) -> list[str]:
+        x, detail = f"({aggregate.expression})", aggregate.detail
+        if aggregate.kind == "udaf":
+            return [f"({text})" for _, text in detail.inputs]
+        if aggregate.kind == "percentile":
+            return [f"cast({x} AS double)"]
+        if aggregate.kind == "first":
+            return [x, *(f"({key.column})" for key in detail.keys)]
+        return [x]
+
+    def _check(self, name: str, aggregate: Aggregate, kinds: list[Any]) -> None:
+        if aggregate.kind == "percentile":
+            kind = self._df.selectExpr(f"({aggregate.expression})").schema.fields[0].dataType
+            if not isinstance(kind, T.NumericType):
+                raise InvalidInputError(
+                    "the aggregate needs a number",
+                    kind="unsupported_type",
+                    operator=self._node.name,
+                    column=name,
+                    type=kind.simpleString(),
+                    remedy="cast the column first",
+                )
+        for kind in kinds:
+            required = aggregate.kind != "udaf"
+            check_ordered(self._node, T.StructField(name, kind), required=required)
+
+    def _make(self, name: str, aggregate: Aggregate, kinds: list[Any], arrow: list[Any]) -> Any:
+        detail = aggregate.detail
+        if aggregate.kind == "percentile":
+            kind: Any = T.ArrayType(T.DoubleType()) if detail.several else T.DoubleType()
+            result = kept_type(kind, name)
+            return PercentileFold(name, result, points=detail.points, several=detail.several)
+        if aggregate.kind == "first":
+            return FirstFold(name, arrow[0], order=detail.keys)
+        if aggregate.kind == "udaf":
+            result = kept_type(self._type(name, detail.returns), name)
+            columns = tuple(column for column, _ in detail.inputs)
+            return UserFold(name, result, function=detail.function, columns=columns)
+        listed = kept_type(T.ArrayType(kinds[0]), name)
+        unique = aggregate.kind == "collect_set"
+        return CollectFold(name, listed, limit=detail.limit, unique=unique)
+
+    def _type(self, name: str, text: str) -> Any:
+        try:
+            return self._df.sparkSession.sql(f"SELECT CAST(NULL AS {text}) AS x").schema[0].dataType
+        except Exception as error:
+            raise InvalidInputError(
+                "not a SQL type",
+                kind="invalid_schema",
+                operator=self._node.name,
+                column=name,
+                type=text,
+                remedy='for example returns="double" or "array<long>"',
+            ) from error

@@ -24,18 +24,16 @@ import pyarrow.compute as pc
 
 from holdfast.operators.apply.declare import APPLY_WEIGHT
 from holdfast.operators.base import (
-    DELETED,
-    HASH,
-    WEIGHT,
     EpochContext,
-    Result,
-    WorkBase,
+    OperatorTask,
+    TaskResult,
     group_by_key,
     group_numbers,
     weights_of,
 )
+from holdfast.operators.columns import DELETED, HASH, WEIGHT
 from holdfast.operators.row_order import total_order
-from holdfast.operators.sort_order import Term
+from holdfast.operators.sort_order import SortKey
 from holdfast.operators.udf import called, wrong_answer
 from holdfast.operators.udf_results import checked_table, places_of
 from holdfast.state import TraceSchema
@@ -81,7 +79,7 @@ class _Asked:
 
 
 @dataclass(frozen=True)
-class ApplyWork(WorkBase):
+class ApplyTask(OperatorTask):
     """`row` is the input, `state` what the user keeps; `weighted`: the input carries weights."""
 
     name: str
@@ -134,7 +132,7 @@ class ApplyWork(WorkBase):
             found[f"{self.name}.timers"] = TraceSchema.latest(self.keys, wake, time_column="_wake")
         return found
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """Ask the function once about all keys, check what it says, and write that down."""
         rows, late = self._on_time(rows, context)
         asked, stale = self._ask(rows, traces, context)
@@ -144,17 +142,23 @@ class ApplyWork(WorkBase):
         if not asked.keys.num_rows:
             if stale.num_rows:
                 updates[f"{self.name}.timers"] = _timers(stale, pa.nulls(stale.num_rows, _STAMP))
-            return Result(nothing, updates, counters, late)
+            return TaskResult(nothing, updates, counters, late)
         keys = asked.keys.select(self.keys.names)
         about = ApplyContext(
-            context.epoch, context.watermark_us, pa.Table.from_batches([keys]),
+            context.epoch,
+            context.watermark_us,
+            pa.Table.from_batches([keys]),
             pa.Table.from_batches([keys.filter(pa.array(asked.due))]),
-        )  # fmt: skip
+        )
         state = asked.state.filter(pa.array(asked.found)).select(self.shown)
         answer = called(
-            self.function, asked.rows, pa.Table.from_batches([state]), about, kind="apply_failed",
+            self.function,
+            asked.rows,
+            pa.Table.from_batches([state]),
+            about,
+            kind="apply_failed",
             keys=keys,
-        )  # fmt: skip
+        )
         if not isinstance(answer, tuple) or len(answer) != 2:
             raise wrong_answer(
                 keys,
@@ -173,7 +177,7 @@ class ApplyWork(WorkBase):
         counters["keys_new"] = int((now & ~asked.found).sum())
         counters["keys_gone"] = int((asked.found & ~now).sum())
         counters["timers"] = int(asked.due.sum())
-        return Result(output, updates, counters, late)
+        return TaskResult(output, updates, counters, late)
 
     def _on_time(self, rows: Any, context: EpochContext) -> tuple[Any, Any]:
         """Rows that may still touch a key, and those that are too old."""
@@ -210,9 +214,12 @@ class ApplyWork(WorkBase):
         numbers = group_numbers(groups, both.num_rows)
         count = len(groups.starts)
         keys = pa.RecordBatch.from_arrays(
-            [_one(both.column(n)).take(pa.array(groups.first() if count else [], pa.int64()))
-             for n in names], names=names,
-        )  # fmt: skip
+            [
+                _one(both.column(n)).take(pa.array(groups.first() if count else [], pa.int64()))
+                for n in names
+            ],
+            names=names,
+        )
         has_rows = np.zeros(count, np.bool_)
         has_rows[numbers[: rows.num_rows]] = True
         is_due = np.zeros(count, np.bool_)
@@ -285,11 +292,13 @@ class ApplyWork(WorkBase):
     def _table(self, rows: Any, numbers: np.ndarray) -> tuple[Any, np.ndarray]:
         """The rows as the function sees them, and the order that they are in."""
         columns = {n: rows.column(n) for n in self.row.names}
-        terms = [Term(self.time)] if self.time is not None else []
+        keys = [SortKey(self.time)] if self.time is not None else []
         order = total_order(
-            numbers, terms, [columns[t.column] for t in terms],
+            numbers,
+            keys,
+            [columns[key.column] for key in keys],
             [c for n, c in columns.items() if n != self.time],
-        )  # fmt: skip
+        )
         fields = list(self.row)
         if self.weighted:
             columns[APPLY_WEIGHT] = pa.array(weights_of(rows))

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.analysis import Resolved, arrow_schema, hash_text, key_schema
-from holdfast.operators.base import HASH
-from holdfast.operators.dedupe.execute import DedupeWork, DistinctWork
-from holdfast.runtime.graph import WEIGHT, DedupeBound, OperatorNode
-from holdfast.spark.classic import Selection
+from holdfast.operators.analyze import Projected, arrow_schema, hash_text, key_schema, projected
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.dedupe.declare import DedupeDeclaration, DistinctDeclaration
+from holdfast.operators.dedupe.execute import DedupeTask, DistinctTask
 from holdfast.spark.ddl import quoted
 
 
-def resolve_distinct(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
-    """Every different row once."""
-    df = frames[0]
+def analyze_distinct(node: DistinctDeclaration, df: Any) -> Projected:
+    """Every distinct row once."""
     names = tuple(name for name in df.columns if name != WEIGHT)
-    row = key_schema(node, df, names)
-    weight = [WEIGHT] if node.changes else []
-
-    select = Selection(f"{hash_text(names)} AS {HASH}", *(quoted(n) for n in names), *weight)
-    work = DistinctWork(node.name, row, node.changes)
-    return Resolved(node, work, lambda inputs: select(inputs[0]))
+    task = DistinctTask(node.name, key_schema(node, df, names), node.retracts)
+    weight = [WEIGHT] if node.retracts else []
+    texts = [f"{hash_text(names)} AS {HASH}", *(quoted(n) for n in names), *weight]
+    return projected(node, task, *texts)
 
 
-def resolve_dedupe(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
+def analyze_dedupe(node: DedupeDeclaration, df: Any) -> Projected:
     """The first row of each key."""
-    df = frames[0]
     keys = key_schema(node, df, node.keys)
     row = arrow_schema(df.schema)
-    bound: DedupeBound | None = node.detail
-    time = bound.time if bound else None
+    time = node.bound.time if node.bound else None
     if time is not None and not pa.types.is_timestamp(row.field(time).type):
         raise InvalidInputError(
-            "the event time must be a timestamp", kind="invalid_time_column",
-            operator=node.name, column=time, type=str(row.field(time).type),
-        )  # fmt: skip
-    select = Selection(f"{hash_text(node.keys)} AS {HASH}", *(quoted(n) for n in df.columns))
-    work = DedupeWork(node.name, keys, row, time, bound.within_us if bound else 0)
-    return Resolved(node, work, lambda inputs: select(inputs[0]))
+            "the event time must be a timestamp",
+            kind="invalid_time_column",
+            operator=node.name,
+            column=time,
+            type=str(row.field(time).type),
+        )
+    task = DedupeTask(node.name, keys, row, time, node.bound.within_us if node.bound else 0)
+    return projected(
+        node, task, f"{hash_text(node.keys)} AS {HASH}", *(quoted(n) for n in df.columns)
+    )

@@ -11,21 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.base import (
-    DELETED,
-    HASH,
-    WEIGHT,
     EpochContext,
-    Result,
-    WorkBase,
+    OperatorTask,
+    TaskResult,
     changes_batch,
     group_by_key,
+    positive,
     weights_of,
 )
+from holdfast.operators.columns import DELETED, HASH, WEIGHT
 from holdfast.state import TraceSchema
 
 
 @dataclass(frozen=True)
-class DistinctWork(WorkBase):
+class DistinctTask(OperatorTask):
     """A row shows while the sum of its weights is more than zero."""
 
     name: str
@@ -47,11 +46,15 @@ class DistinctWork(WorkBase):
         """How often each row is there."""
         return {self.name: TraceSchema.latest(self.row, pa.schema([("_count", pa.int64())]))}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def visible(self, rows: Any) -> Any:
+        """Rows that are there."""
+        return positive(rows, "_count")
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """Rows whose count crossed zero."""
         del context
         if not rows.num_rows:
-            return Result(pa.RecordBatch.from_pylist([], schema=self.output))
+            return TaskResult(pa.RecordBatch.from_pylist([], schema=self.output))
         groups, columns = group_by_key(rows, self.row.names)
         first = pa.array(groups.first())
         keys = [column.take(first) for column in columns]
@@ -69,14 +72,15 @@ class DistinctWork(WorkBase):
             update = update.filter(pa.array(~was))
         out = changes_batch(self.output, keys, was & ~now, keys, now & ~was)
         counters = {
-            "keys": len(groups.starts), "keys_new": int((now & ~was).sum()),
+            "keys": len(groups.starts),
+            "keys_new": int((now & ~was).sum()),
             "keys_gone": int((was & ~now).sum()),
-        }  # fmt: skip
-        return Result(out, {self.name: update}, counters)
+        }
+        return TaskResult(out, {self.name: update}, counters)
 
 
 @dataclass(frozen=True)
-class DedupeWork(WorkBase):
+class DedupeTask(OperatorTask):
     """The first row of each key goes through; with a time bound, keys are forgotten."""
 
     name: str
@@ -88,6 +92,11 @@ class DedupeWork(WorkBase):
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Keys are forgotten a while after they were seen."""
         return {self.name: watermark_us - self.within_us} if self.time is not None else {}
+
+    @property
+    def replayable(self) -> bool:
+        """Where no key is ever forgotten."""
+        return self.time is None
 
     @property
     def late(self) -> Any:
@@ -107,7 +116,7 @@ class DedupeWork(WorkBase):
         seen = pa.field("_seen", self.row.field(self.time).type)
         return {self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """Rows of keys that are not known yet; of several at once, the earliest."""
         counters, late = {"late": 0}, None
         if self.time is not None and rows.num_rows:
@@ -116,7 +125,9 @@ class DedupeWork(WorkBase):
             rows, late = self._on_time(rows, bound)
             counters["late"] = 0 if late is None else late.num_rows
         if not rows.num_rows:
-            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
+            return TaskResult(
+                pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late
+            )
         groups, columns = group_by_key(rows, self.keys.names)
         first = pa.array(groups.first())
         probe = pa.RecordBatch.from_arrays(
@@ -139,7 +150,7 @@ class DedupeWork(WorkBase):
             "keys_new": chosen.num_rows,
             "duplicates": rows.num_rows - chosen.num_rows,
         }
-        return Result(out, {self.name: update}, counters, late)
+        return TaskResult(out, {self.name: update}, counters, late)
 
     def _remembered(self, answer: Any, context: EpochContext) -> np.ndarray:
         """Which keys are known; the bound of the trace is that of the epoch before."""

@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.analysis import Resolved, key_schema, nullable_type
-from holdfast.operators.base import HASH, SIDE
-from holdfast.operators.join.declare import JoinSpec, join_columns
-from holdfast.operators.join.execute import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinWork, OutColumn
+from holdfast.operators.analyze import key_schema, nullable_type
+from holdfast.operators.base import Analyzed
+from holdfast.operators.columns import HASH, SIDE, WEIGHT
+from holdfast.operators.join.declare import JoinDeclaration, JoinSpec, join_columns
+from holdfast.operators.join.execute import LATE_SIDE, LEFT, RIGHT, JoinSide, JoinTask, OutColumn
 from holdfast.operators.join.matching import Reach
-from holdfast.runtime.graph import WEIGHT, OperatorNode
 from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 from holdfast.spark.types import has_maps, kept_type
@@ -47,9 +47,9 @@ class _Input:
         return names.index(name.lower()) if name.lower() in names else None
 
 
-def resolve_join(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
-    """Work and DataFrame code of a join."""
-    spec: JoinSpec = node.detail
+def analyze_join(node: JoinDeclaration, frames: Sequence[Any], *, late_rows: bool) -> AnalyzedJoin:
+    """Task and DataFrame code of a join."""
+    spec = node.spec
     inputs = [
         _Input({f.name.lower(): f for f in df.schema.fields if f.name != WEIGHT}, list(names))
         for df, names in zip(frames, zip(*spec.on, strict=True), strict=True)
@@ -57,22 +57,37 @@ def resolve_join(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     for df, side in zip(frames, inputs, strict=True):
         key_schema(node, df, tuple(side.on))
     types = [
-        _common(node, frames[LEFT], a, b, [s.fields[n.lower()].dataType for s, n in
-                                           zip(inputs, (a, b), strict=True)])
+        _common(
+            node,
+            frames[LEFT],
+            a,
+            b,
+            [s.fields[n.lower()].dataType for s, n in zip(inputs, (a, b), strict=True)],
+        )
         for a, b in spec.on
-    ]  # fmt: skip
-    slot_types = _layout(node, spec, inputs, types)
-    work = _work(node, spec, inputs, types)
-    prepare = _Prepare(spec, inputs, types, slot_types, weighted=node_weighted(frames), work=work)
-    return Resolved(node, work, prepare)
+    ]
+    slot_types = _layout(node, inputs, types, late_rows=late_rows)
+    task = _task(node, inputs, types, late_rows=late_rows)
+    weighted = any(WEIGHT in df.columns for df in frames)
+    sides = tuple(
+        _expressions(spec, number, side, types, slot_types, shown=task.sides[number].shows is False)
+        for number, side in enumerate(inputs)
+    )
+    parts = tuple(
+        Selection(*texts, *_weight(df, weighted=weighted))
+        for df, (texts, _) in zip(frames, sides, strict=True)
+    )
+    return AnalyzedJoin(node, task, parts, tuple(where for _, where in sides))
 
 
-def node_weighted(frames: Sequence[Any]) -> bool:
-    """Whether rows of any input can be taken back."""
-    return any(WEIGHT in df.columns for df in frames)
+def _weight(df: Any, *, weighted: bool) -> list[str]:
+    """The weight of each row, where rows of one side can be retracted."""
+    if not weighted:
+        return []
+    return [WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}"]
 
 
-def _common(node: OperatorNode, df: Any, left: str, right: str, kinds: list[Any]) -> Any:
+def _common(node: JoinDeclaration, df: Any, left: str, right: str, kinds: list[Any]) -> Any:
     """The type in which both keys are compared."""
     if kinds[0] == kinds[1]:
         return kinds[0]
@@ -92,7 +107,9 @@ def _common(node: OperatorNode, df: Any, left: str, right: str, kinds: list[Any]
     return found.schema.fields[0].dataType
 
 
-def _incomparable(node: OperatorNode, left: str, right: str, kinds: list[Any]) -> InvalidInputError:
+def _incomparable(
+    node: JoinDeclaration, left: str, right: str, kinds: list[Any]
+) -> InvalidInputError:
     return InvalidInputError(
         "the keys of a join have types that cannot be compared safely",
         kind="join_key_types",
@@ -104,9 +121,10 @@ def _incomparable(node: OperatorNode, left: str, right: str, kinds: list[Any]) -
 
 
 def _layout(
-    node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]
+    node: JoinDeclaration, inputs: list[_Input], types: list[Any], *, late_rows: bool
 ) -> list[Any]:
     """Names of keys and values in the traces, and the slots of values; gives the slots' types."""
+    spec = node.spec
     slot_types: list[Any] = []
     times = (spec.within.left_time, spec.within.right_time) if spec.within else (None, None)
     for number, side in enumerate(inputs):
@@ -121,7 +139,7 @@ def _layout(
         if number == RIGHT and spec.how in ("semi", "anti"):
             whole_row = wanted
             wanted = [name for name in wanted if time is not None and name.lower() == time.lower()]
-            if spec.late_asked:
+            if late_rows:
                 side.extra = [name for name in whole_row if name not in wanted]
         if time is not None:
             _check_time(node, side.fields[time.lower()])
@@ -148,19 +166,25 @@ def _hidden(index: int, taken: dict[str, Any]) -> str:
     return name
 
 
-def _check_time(node: OperatorNode, column: Any) -> None:
+def _check_time(node: JoinDeclaration, column: Any) -> None:
     if not isinstance(column.dataType, (T.TimestampType, T.TimestampNTZType)):
         raise InvalidInputError(
-            "the event time must be a timestamp", kind="invalid_time_column", operator=node.name,
-            column=column.name, type=column.dataType.simpleString(),
-        )  # fmt: skip
+            "the event time must be a timestamp",
+            kind="invalid_time_column",
+            operator=node.name,
+            column=column.name,
+            type=column.dataType.simpleString(),
+        )
 
 
 def _arrow(kind: Any, column: str) -> Any:
     return nullable_type(kept_type(kind, column))
 
 
-def _work(node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]) -> JoinWork:
+def _task(
+    node: JoinDeclaration, inputs: list[_Input], types: list[Any], *, late_rows: bool
+) -> JoinTask:
+    spec = node.spec
     how, within = spec.how, spec.within
     shows: list[bool | None] = [
         {"left": False, "full": False, "semi": True, "anti": False}.get(how),
@@ -185,22 +209,33 @@ def _work(node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[
         values = [(n, _arrow(side.fields[n.lower()].dataType, n)) for n in side.values]
         sides.append(
             JoinSide(
-                trace=trace, slots=tuple(side.slots[: len(side.values)]), keys=pa.schema(keys),
-                values=pa.schema(values), shows=shows[number], counts=counts, time=time,
-                keep_us=keep_us, reach=reach, late_slots=tuple(side.slots[len(side.values) :]),
+                trace=trace,
+                slots=tuple(side.slots[: len(side.values)]),
+                keys=pa.schema(keys),
+                values=pa.schema(values),
+                shows=shows[number],
+                counts=counts,
+                time=time,
+                keep_us=keep_us,
+                reach=reach,
+                late_slots=tuple(side.slots[len(side.values) :]),
                 late_types=tuple(_arrow(side.fields[n.lower()].dataType, n) for n in side.extra),
             )
-        )  # fmt: skip
-    late = _late(node, spec, inputs, types) if spec.late_asked else ()
-    return JoinWork(
-        node.name, tuple(f"__hf_k{n}" for n in range(len(types))), (sides[0], sides[1]),
-        _columns(node, spec, inputs, types), pairs=how not in ("semi", "anti"),
-        changes=node.changes, late_columns=late,
-    )  # fmt: skip
+        )
+    late = _late(node, spec, inputs, types) if late_rows else ()
+    return JoinTask(
+        node.name,
+        tuple(f"__hf_k{n}" for n in range(len(types))),
+        (sides[0], sides[1]),
+        _columns(node, spec, inputs, types),
+        pairs=how not in ("semi", "anti"),
+        changes=node.retracts,
+        late_columns=late,
+    )
 
 
 def _columns(
-    node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]
+    node: JoinDeclaration, spec: JoinSpec, inputs: list[_Input], types: list[Any]
 ) -> tuple[OutColumn, ...]:
     names = [[f.name for f in side.fields.values()] for side in inputs]
     found = []
@@ -222,7 +257,7 @@ def _columns(
 
 
 def _late(
-    node: OperatorNode, spec: JoinSpec, inputs: list[_Input], types: list[Any]
+    node: JoinDeclaration, spec: JoinSpec, inputs: list[_Input], types: list[Any]
 ) -> tuple[OutColumn, ...]:
     """Late rows show all that was sent of both sides, whatever the join shows."""
     whole = JoinSpec(spec.on, "full", spec.suffix or "_right", spec.within)
@@ -238,58 +273,59 @@ def _late(
     return found
 
 
-class _Prepare:
-    """Both inputs as one DataFrame."""
+@dataclass(frozen=True)
+class AnalyzedJoin(Analyzed):
+    """Both inputs as one DataFrame: for each side its expressions, and which rows matter."""
 
-    def __init__(
-        self, spec: JoinSpec, inputs: list[_Input], types: list[Any], slot_types: list[Any], *,
-        weighted: bool, work: JoinWork,
-    ) -> None:  # fmt: skip
-        self._texts, self._where = [], []
-        for number, side in enumerate(inputs):
-            keys = [
-                quoted(name) if side.fields[name.lower()].dataType == kind
-                else f"cast({quoted(name)} AS {_ddl(kind)})"
-                for name, kind in zip(side.on, types, strict=True)
-            ]  # fmt: skip
-            timed = spec.within is not None
-            # A row without a key meets nothing, but with a time it may be late, and counts as such.
-            given = [] if timed else [f"{quoted(name)} IS NOT NULL" for name in side.on]
-            if spec.within is not None:
-                time = (spec.within.left_time, spec.within.right_time)[number]
-                given.append(f"{quoted(time)} IS NOT NULL")
-            shown = work.sides[number].shows is False
-            hashed = f"xxhash64({', '.join(keys)})"
-            if shown or timed:  # rows without a key meet nothing: they may go anywhere
-                anywhere = ", ".join(_hashable(side)) or "1"
-                missing = " OR ".join(f"{quoted(name)} IS NULL" for name in side.on)
-                hashed = f"CASE WHEN {missing} THEN xxhash64({anywhere}) ELSE {hashed} END"
-            placed = dict(zip(side.slots, [*side.values, *side.extra], strict=True))
-            texts = [f"{hashed} AS {HASH}", f"{number} AS {SIDE}"]
-            texts += [f"{key} AS __hf_k{n}" for n, key in enumerate(keys)]
-            texts += [
-                f"{quoted(placed[f'__hf_c{n}'])} AS __hf_c{n}" if f"__hf_c{n}" in placed
-                else f"cast(NULL AS {_ddl(kind)}) AS __hf_c{n}"
-                for n, kind in enumerate(slot_types)
-            ]  # fmt: skip
-            self._texts.append(texts)
-            self._where.append(None if shown else " AND ".join(given))
-        self._weighted = weighted
-        self._parts: list[Selection] = []
+    parts: tuple[Selection, ...]
+    conditions: tuple[str | None, ...]
 
-    def __call__(self, frames: Sequence[Any]) -> Any:
-        if not self._parts:
-            self._parts = [self._part(*side) for side in zip(frames, self._texts, strict=True)]
-        done = None
-        for df, select, where in zip(frames, self._parts, self._where, strict=True):
+    def project(self, frames: Sequence[Any]) -> Any:
+        """The union of both sides."""
+        union = None
+        for df, select, where in zip(frames, self.parts, self.conditions, strict=True):
             part = select(df if where is None else df.where(where))
-            done = part if done is None else done.unionByName(part)
-        return done
+            union = part if union is None else union.unionByName(part)
+        return union
 
-    def _part(self, df: Any, texts: Sequence[str]) -> Selection:
-        if not self._weighted:
-            return Selection(*texts)
-        return Selection(*texts, WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
+
+def _expressions(
+    spec: JoinSpec,
+    number: int,
+    side: _Input,
+    types: list[Any],
+    slot_types: list[Any],
+    *,
+    shown: bool,
+) -> tuple[list[str], str | None]:
+    """What is sent of a side, and of which rows. shown: rows without a partner show."""
+    keys = [
+        quoted(name)
+        if side.fields[name.lower()].dataType == kind
+        else f"cast({quoted(name)} AS {_ddl(kind)})"
+        for name, kind in zip(side.on, types, strict=True)
+    ]
+    timed = spec.within is not None
+    # A row without a key meets nothing, but with a time it may be late, and counts as such.
+    given = [] if timed else [f"{quoted(name)} IS NOT NULL" for name in side.on]
+    if spec.within is not None:
+        time = (spec.within.left_time, spec.within.right_time)[number]
+        given.append(f"{quoted(time)} IS NOT NULL")
+    hashed = f"xxhash64({', '.join(keys)})"
+    if shown or timed:  # rows without a key meet nothing: they may go anywhere
+        anywhere = ", ".join(_hashable(side)) or "1"
+        missing = " OR ".join(f"{quoted(name)} IS NULL" for name in side.on)
+        hashed = f"CASE WHEN {missing} THEN xxhash64({anywhere}) ELSE {hashed} END"
+    placed = dict(zip(side.slots, [*side.values, *side.extra], strict=True))
+    texts = [f"{hashed} AS {HASH}", f"{number} AS {SIDE}"]
+    texts += [f"{key} AS __hf_k{n}" for n, key in enumerate(keys)]
+    texts += [
+        f"{quoted(placed[f'__hf_c{n}'])} AS __hf_c{n}"
+        if f"__hf_c{n}" in placed
+        else f"cast(NULL AS {_ddl(kind)}) AS __hf_c{n}"
+        for n, kind in enumerate(slot_types)
+    ]
+    return texts, None if shown else " AND ".join(given)
 
 
 def _hashable(side: _Input) -> list[str]:

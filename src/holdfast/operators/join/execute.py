@@ -21,17 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.base import (
-    HASH,
-    SIDE,
-    WEIGHT,
     EpochContext,
-    Result,
-    WorkBase,
+    OperatorTask,
+    TaskResult,
     group_by_key,
     group_numbers,
     retyped,
     weights_of,
 )
+from holdfast.operators.columns import HASH, SIDE, WEIGHT
 from holdfast.operators.join.matching import (
     Entries,
     Ranges,
@@ -101,7 +99,7 @@ class JoinSide:
 
 
 @dataclass(frozen=True)
-class JoinWork(WorkBase):
+class JoinTask(OperatorTask):
     """Both sides of a join in one task."""
 
     name: str
@@ -136,12 +134,17 @@ class JoinWork(WorkBase):
                 found[side.counts] = TraceSchema.bag(side.keys, pa.schema([]))
         return found
 
+    @property
+    def replayable(self) -> bool:
+        """Where no row is ever forgotten."""
+        return all(side.time is None for side in self.sides)
+
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """Rows are forgotten when nothing on time can meet them."""
         timed = [side for side in self.sides if side.time is not None]
         return {side.trace: watermark_us - side.keep_us for side in timed}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """The difference that the rows of both sides make."""
         rows = retyped(rows, self._types)
         timed = self.sides[LEFT].time is not None
@@ -153,7 +156,7 @@ class JoinWork(WorkBase):
                 counters["late"] = gone.num_rows
                 late = self._late(gone) if self.late_columns else None
         if not rows.num_rows:
-            return Result(empty_batch(self.output), {}, counters, late)
+            return TaskResult(empty_batch(self.output), {}, counters, late)
         usable = self._usable(rows)
         blocks = []
         if not usable.all():
@@ -164,7 +167,7 @@ class JoinWork(WorkBase):
             epoch = _Epoch(self, rows, traces)
             blocks += epoch.blocks()
             updates = epoch.updates()
-        return Result(self._assembled(blocks), updates, counters, late)
+        return TaskResult(self._assembled(blocks), updates, counters, late)
 
     @property
     def _types(self) -> dict[str, Any]:
@@ -277,7 +280,7 @@ class _Block:
 class _Epoch:
     """The rows of one partition of an epoch that have a key, and what was there before."""
 
-    def __init__(self, work: JoinWork, rows: Any, traces: Mapping[str, Any]) -> None:
+    def __init__(self, work: JoinTask, rows: Any, traces: Mapping[str, Any]) -> None:
         self.work, self.rows, self.traces = work, rows, traces
         self.groups, columns = group_by_key(rows, list(work.key_names))
         self.count = len(self.groups.starts)
@@ -374,9 +377,12 @@ class _Epoch:
         if side.reach is None:
             return by_group(mine.group, other.group, self.count)
         return by_time(
-            mine.group, side.times_us(mine.values), other.group, others.times_us(other.values),
+            mine.group,
+            side.times_us(mine.values),
+            other.group,
+            others.times_us(other.values),
             side.reach,
-        )  # fmt: skip
+        )
 
     def _pairs(self) -> _Block:
         """Changed rows with all of the other side, and unchanged ones with its changed rows."""
@@ -413,9 +419,12 @@ class _Epoch:
         return self._block(mine.group[kept], left, right, weights[kept])
 
     def _block(
-        self, group: np.ndarray, left: tuple[Entries, np.ndarray] | None,
-        right: tuple[Entries, np.ndarray] | None, weights: np.ndarray,
-    ) -> _Block:  # fmt: skip
+        self,
+        group: np.ndarray,
+        left: tuple[Entries, np.ndarray] | None,
+        right: tuple[Entries, np.ndarray] | None,
+        weights: np.ndarray,
+    ) -> _Block:
         used = {column.key for column in self.work.columns if column.key is not None}
         picks = pa.array(group)
         keys = [key.take(picks) if n in used else None for n, key in enumerate(self.keys)]

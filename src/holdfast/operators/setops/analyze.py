@@ -7,21 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.operators.analysis import (
-    Resolved,
+from holdfast.operators.analyze import (
+    Projected,
     hash_text,
     key_schema,
     nullable_type,
 )
-from holdfast.operators.base import HASH, SIDE
-from holdfast.operators.setops.declare import check_same_names
-from holdfast.operators.setops.execute import SetWork
-from holdfast.runtime.graph import WEIGHT, OperatorNode
+from holdfast.operators.columns import HASH, SIDE, WEIGHT
+from holdfast.operators.declaration import check_same_names
+from holdfast.operators.setops.declare import SetDeclaration
+from holdfast.operators.setops.execute import SetTask
 from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 
 
-def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
+def analyze_rows(node: SetDeclaration, frames: Sequence[Any]) -> Projected:
     """Both sides as one union, by name; the hash is taken of the types that both share."""
     names = [name for name in frames[0].columns if name != WEIGHT]
     others = [name for name in frames[1].columns if name != WEIGHT]
@@ -47,5 +47,5 @@ def resolve_rows(node: OperatorNode, frames: Sequence[Any]) -> Resolved:
     more = [SIDE, *([WEIGHT] if weighted else [])]
 
     select = Selection(f"{hash_text(names)} AS {HASH}", *(quoted(name) for name in names), *more)
-    work = SetWork(node.name, row, node.detail, node.changes)
-    return Resolved(node, work, lambda inputs: select(sides(inputs)))
+    task = SetTask(node.name, row, node.rule, node.retracts)
+    return Projected(node, task, lambda inputs: select(sides(inputs)))

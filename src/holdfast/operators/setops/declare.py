@@ -3,34 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.errors import InvalidInputError
-from holdfast.runtime.graph import WEIGHT, Graph, Node, OperatorNode, StepNode, UnionNode
+from holdfast.operators.columns import WEIGHT
+from holdfast.operators.declaration import (
+    Declaration,
+    Node,
+    StepNode,
+    UnionNode,
+    check_same_names,
+)
 from holdfast.spark.ddl import quoted
 
+if TYPE_CHECKING:
+    from holdfast.operators.base import Analyzed
 
-def union_of(nodes: Sequence[Node]) -> UnionNode:
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SetDeclaration(Declaration):
+    """Rows of the left side by how often both sides have them; `rule` says how."""
+
+    kind: ClassVar[str] = "rows"
+    rule: str
+
+    def fingerprint(self) -> Mapping[str, str]:
+        """The rule."""
+        return {"rule": self.rule}
+
+    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+        """Both sides as one union."""
+        from holdfast.operators.setops.analyze import analyze_rows
+
+        del late_rows
+        return analyze_rows(self, frames)
+
+
+def union(nodes: Sequence[Node]) -> UnionNode:
     """All rows of several streams with the same columns."""
     for node in nodes[1:]:
         check_same_columns(nodes[0], node, "union")
     columns = next((node.columns for node in nodes if node.columns is not None), None)
     return UnionNode(
-        columns=columns, changes=any(node.changes for node in nodes), befores=tuple(nodes)
+        columns=columns, retracts=any(node.retracts for node in nodes), inputs=tuple(nodes)
     )
 
 
-def add_compared(graph: Graph, left: Node, right: Node, name: str, rule: str) -> OperatorNode:
+def compared(left: Node, right: Node, name: str, rule: str) -> SetDeclaration:
     """Rows of the left side by how often both sides have them."""
     check_same_columns(left, right, name)
     grows = rule in ("intersect", "intersect all", "matched")
-    node = OperatorNode(
-        columns=left.columns, changes=not grows or left.changes or right.changes, name=name,
-        befores=(left, right), what="rows", keys=tuple(left.columns or ()), params={"rule": rule},
-        detail=rule,
-    )  # fmt: skip
-    graph.add(node)
-    return node
+    return SetDeclaration(
+        columns=left.columns,
+        retracts=not grows or left.retracts or right.retracts,
+        name=name,
+        inputs=(left, right),
+        keys=tuple(left.columns or ()),
+        rule=rule,
+    )
 
 
 def check_same_columns(left: Node, right: Node, owner: str) -> None:
@@ -38,19 +68,6 @@ def check_same_columns(left: Node, right: Node, owner: str) -> None:
     if left.columns is None or right.columns is None:
         return
     check_same_names(left.columns, right.columns, owner)
-
-
-def check_same_names(left: Sequence[str], right: Sequence[str], owner: str) -> None:
-    """Both have the same names, in any order."""
-    mine, yours = ({name.lower(): name for name in names} for names in (left, right))
-    if mine.keys() == yours.keys():
-        return
-    raise InvalidInputError(
-        "the streams have different columns", kind="columns_differ", operator=owner,
-        only_left=",".join(mine[n] for n in mine if n not in yours) or None,
-        only_right=",".join(yours[n] for n in yours if n not in mine) or None,
-        remedy="bring them to the same names with select(...)",
-    )  # fmt: skip
 
 
 def select_step(before: Node, columns: Mapping[str, str], *, expressions: bool = False) -> StepNode:
@@ -64,6 +81,9 @@ def select_step(before: Node, columns: Mapping[str, str], *, expressions: bool =
         return df.selectExpr(*texts, *([WEIGHT] if WEIGHT in df.columns else []))
 
     return StepNode(
-        columns=list(columns), changes=before.changes, before=before, apply=apply,
+        columns=list(columns),
+        retracts=before.retracts,
+        inputs=(before,),
+        apply=apply,
         text=f"select {', '.join(texts)}",
-    )  # fmt: skip
+    )

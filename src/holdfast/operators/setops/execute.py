@@ -16,17 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.base import (
-    DELETED,
-    HASH,
-    SIDE,
-    WEIGHT,
     EpochContext,
-    Result,
-    WorkBase,
+    OperatorTask,
+    TaskResult,
     group_by_key,
+    repeated,
     retyped,
     weights_of,
 )
+from holdfast.operators.columns import DELETED, HASH, SIDE, WEIGHT
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import empty_batch
 
@@ -46,7 +44,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 
 
 @dataclass(frozen=True)
-class SetWork(WorkBase):
+class SetTask(OperatorTask):
     """Counts of both sides for each different row."""
 
     name: str
@@ -70,11 +68,15 @@ class SetWork(WorkBase):
         values = pa.schema([(name, pa.int64()) for name in (_LEFT, _RIGHT, SHOWN)])
         return {self.name: TraceSchema.latest(self.row, values)}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def visible(self, rows: Any) -> Any:
+        """Rows as often as the rule lets them show."""
+        return repeated(rows, SHOWN)
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """Rows that show more or less often than before."""
         del context
         if not rows.num_rows:
-            return Result(empty_batch(self.output))
+            return TaskResult(empty_batch(self.output))
         rows = retyped(rows, {field.name: field.type for field in self.row})
         groups, columns = group_by_key(rows, self.row.names)
         first = pa.array(groups.first())
@@ -96,15 +98,21 @@ class SetWork(WorkBase):
         delta = now - before[2]
         moved = np.flatnonzero((left != before[0]) | (right != before[1]))
         update = pa.RecordBatch.from_arrays(
-            [*probe.columns, pa.array(left), pa.array(right), pa.array(now),
-             pa.array((left == 0) & (right == 0))],
+            [
+                *probe.columns,
+                pa.array(left),
+                pa.array(right),
+                pa.array(now),
+                pa.array((left == 0) & (right == 0)),
+            ],
             names=[*probe.schema.names, _LEFT, _RIGHT, SHOWN, DELETED],
-        ).take(pa.array(moved))  # fmt: skip
+        ).take(pa.array(moved))
         counters = {
-            "keys": len(groups.starts), "keys_new": int(((before[2] <= 0) & (now > 0)).sum()),
+            "keys": len(groups.starts),
+            "keys_new": int(((before[2] <= 0) & (now > 0)).sum()),
             "keys_gone": int(((before[2] > 0) & (now <= 0)).sum()),
-        }  # fmt: skip
-        return Result(self._changes(keys, delta), {self.name: update}, counters)
+        }
+        return TaskResult(self._changes(keys, delta), {self.name: update}, counters)
 
     def _changes(self, keys: list[Any], delta: np.ndarray) -> Any:
         kept = np.flatnonzero(delta)

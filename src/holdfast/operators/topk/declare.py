@@ -2,59 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.sort_order import Term, parse_terms
-from holdfast.runtime.graph import Node, OperatorNode, checked_names, checked_output
+from holdfast.operators.declaration import Declaration, Node, checked_names, checked_output
+from holdfast.operators.sort_order import SortKey, parse_order
+
+if TYPE_CHECKING:
+    from holdfast.operators.base import Analyzed
 
 K_MAX = 1_000_000
 
 
-@dataclass(frozen=True)
-class TopDetail:
-    """What the resolver of top_k and latest needs."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TopKDeclaration(Declaration):
+    """The k first rows of each key by an ordering."""
 
-    terms: tuple[Term, ...]
+    kind: ClassVar[str] = "top"
+    order: tuple[SortKey, ...]
     k: int
     rank: str | None
 
+    def fingerprint(self) -> Mapping[str, str]:
+        """How many, by which order, and whether their place shows."""
+        params = {"k": str(self.k), "order": ", ".join(str(key) for key in self.order)}
+        return params if self.rank is None else {**params, "rank": self.rank}
 
-def top_k_node(
-    before: Node, k: int, *, per: str | Sequence[str], order_by: str | Sequence[str], name: str,
+    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+        """The columns that rows are ordered by."""
+        from holdfast.operators.topk.analyze import analyze_top_k
+
+        del late_rows
+        return analyze_top_k(self, frames[0])
+
+
+def top_k(
+    before: Node,
+    k: int,
+    *,
+    per: str | Sequence[str],
+    order_by: str | Sequence[str],
+    name: str,
     rank: str | None,
-) -> OperatorNode:  # fmt: skip
+) -> TopKDeclaration:
     """The k first rows of each key by an ordering."""
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= K_MAX:
         raise InvalidInputError(
-            "top_k needs a number of rows", kind="invalid_k", operator=name, k=repr(k)[:40],
+            "top_k needs a number of rows",
+            kind="invalid_k",
+            operator=name,
+            k=repr(k)[:40],
             limit=K_MAX,
-        )  # fmt: skip
+        )
     keys = (per,) if isinstance(per, str) else tuple(per)
-    return _node(before, TopDetail(parse_terms(order_by, name), k, rank), keys, name)
+    return _declared(before, keys, parse_order(order_by, name), k, rank, name)
 
 
-def latest_node(
+def latest(
     before: Node, keys: tuple[str, ...], *, order_by: str | Sequence[str], name: str
-) -> OperatorNode:
+) -> TopKDeclaration:
     """The last row of each key by an ordering: the first one of the reversed ordering."""
     if not keys:
         raise InvalidInputError("latest needs a key", kind="no_keys", operator=name)
-    terms = tuple(term.reversed() for term in parse_terms(order_by, name))
-    return _node(before, TopDetail(terms, 1, None), keys, name)
+    order = tuple(key.reversed() for key in parse_order(order_by, name))
+    return _declared(before, keys, order, 1, None, name)
 
 
-def _node(before: Node, detail: TopDetail, keys: tuple[str, ...], name: str) -> OperatorNode:
-    checked_names([*keys, *(t.column for t in detail.terms if t.plain)], before, name)
+def _declared(
+    before: Node,
+    keys: tuple[str, ...],
+    order: tuple[SortKey, ...],
+    k: int,
+    rank: str | None,
+    name: str,
+) -> TopKDeclaration:
+    checked_names([*keys, *(key.column for key in order if key.plain)], before, name)
     columns = before.columns
     if columns is not None:
-        rank = [detail.rank] if detail.rank is not None else []
-        columns = checked_output([*columns, *rank], name)
-    params = {"k": str(detail.k), "order": ", ".join(str(term) for term in detail.terms)}
-    if detail.rank is not None:
-        params["rank"] = detail.rank
-    return OperatorNode(
-        columns=columns, changes=True, name=name, befores=(before,), what="top", keys=keys,
-        params=params, detail=detail,
-    )  # fmt: skip
+        columns = checked_output([*columns, *([rank] if rank is not None else [])], name)
+    return TopKDeclaration(
+        columns=columns,
+        retracts=True,
+        name=name,
+        inputs=(before,),
+        keys=keys,
+        order=order,
+        k=k,
+        rank=rank,
+    )

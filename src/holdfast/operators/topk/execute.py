@@ -3,8 +3,8 @@
 The view is a bag of the rows that show. Its changes are the operator's changes.
 
 Invariants:
-- The order is total: terms, then all other columns ascending. Which rows show never depends on
-  how rows came in epochs, partitions or batches.
+- The order is total: the given keys, then all other columns ascending. Which rows show never
+  depends on how rows came in epochs, partitions or batches.
 - A stream that only adds rows keeps no more than k rows a key. One whose rows can be taken back
   also keeps all rows, and reads them only for keys that were full and lost a row that showed.
 - Changes are what differs; with a rank, a row that moves is one that differs.
@@ -20,25 +20,24 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.operators.base import (
-    HASH,
-    WEIGHT,
     EpochContext,
-    Result,
-    WorkBase,
+    OperatorTask,
+    TaskResult,
     group_by_key,
     group_numbers,
     weights_of,
 )
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.row_order import total_order
-from holdfast.operators.sort_order import Term
-from holdfast.operators.zset import Rows
+from holdfast.operators.sort_order import SortKey
+from holdfast.operators.zset import ZSet
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise
 
 
 @dataclass(frozen=True)
-class TopWork(WorkBase):
+class TopKTask(OperatorTask):
     """Merges a batch with what shows of all touched keys at once.
 
     `row` are the columns of the input, `extra` values of expressions that it is ordered by; they
@@ -49,7 +48,7 @@ class TopWork(WorkBase):
     keys: Any
     row: Any
     extra: Any
-    terms: tuple[Term, ...]
+    order: tuple[SortKey, ...]
     k: int
     rank: str | None
     changes: bool
@@ -81,11 +80,11 @@ class TopWork(WorkBase):
             found[f"{self.name}.rows"] = TraceSchema.bag(self.keys, self._values)
         return found
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """The best rows of touched keys, before and after."""
         del context
         if not rows.num_rows:
-            return Result(pa.RecordBatch.from_pylist([], schema=self.output))
+            return TaskResult(pa.RecordBatch.from_pylist([], schema=self.output))
         groups, key_columns = group_by_key(rows, self.keys.names)
         first = pa.array(groups.first())
         probe = pa.RecordBatch.from_arrays(
@@ -93,35 +92,35 @@ class TopWork(WorkBase):
             names=[HASH, *self.keys.names],
         )
         names = self._values.names
-        came = Rows(
+        came = ZSet(
             group_numbers(groups, rows.num_rows),
             [normalise(rows.column(n)) for n in names],
             weights_of(rows),
         )
         if self.changes:
-            came = came.summed()
+            came = came.consolidate()
         answer = traces[self.name].lookup(probe)
-        shown = Rows(answer.probes, [answer.rows.column(n) for n in names], answer.weights)
-        whole = shown.plus(came).summed()
+        shown = ZSet(answer.probes, [answer.rows.column(n) for n in names], answer.weights)
+        whole = shown.concat(came).consolidate()
         if self.changes:
             whole = self._with_hidden(whole, shown, came, probe, traces)
         after = self._best(whole)
         before = shown
         if self.rank is not None:
             ranks = answer.rows.column(self.rank)
-            before = Rows(shown.numbers, [*shown.columns, ranks], shown.weights)
+            before = ZSet(shown.numbers, [*shown.columns, ranks], shown.weights)
         return self._finish(probe, before, after, came)
 
     def _with_hidden(
-        self, whole: Rows, shown: Rows, came: Rows, probe: Any, traces: Mapping[str, Any]
-    ) -> Rows:
+        self, whole: ZSet, shown: ZSet, came: ZSet, probe: Any, traces: Mapping[str, Any]
+    ) -> ZSet:
         """Where a full key lost a row that showed, take all of its rows instead."""
         count = probe.num_rows
         full = np.bincount(shown.numbers, shown.weights, count).astype(np.int64) >= self.k
         minus = came.take(np.flatnonzero(came.weights < 0))
         lost = np.zeros(count, np.bool_)
         if len(minus.numbers):
-            both = shown.plus(minus)
+            both = shown.concat(minus)
             same = group_rows(both.numbers, both.columns)
             shows = np.maximum.reduceat(both.weights[same.order], same.starts) > 0
             taken = np.minimum.reduceat(both.weights[same.order], same.starts) < 0
@@ -130,7 +129,7 @@ class TopWork(WorkBase):
         if not len(wanted):
             return whole
         answer = traces[f"{self.name}.rows"].lookup(probe.take(pa.array(wanted)))
-        stored = Rows(
+        stored = ZSet(
             wanted[answer.probes],
             [answer.rows.column(n) for n in self._values.names],
             answer.weights,
@@ -139,19 +138,21 @@ class TopWork(WorkBase):
         mine[wanted] = True
         fresh = came.take(np.flatnonzero(mine[came.numbers]))
         others = whole.take(np.flatnonzero(~mine[whole.numbers]))
-        return others.plus(stored.plus(fresh).summed())
+        return others.concat(stored.concat(fresh).consolidate())
 
-    def _best(self, whole: Rows) -> Rows:
+    def _best(self, whole: ZSet) -> ZSet:
         """The k first rows of each key, with their ranks if asked for."""
         there = whole.take(np.flatnonzero(whole.weights > 0))
         names = self._values.names
         by_name = dict(zip(names, there.columns, strict=True))
-        terms = [term for term in self.terms if term.column in by_name]  # keys do not differ
-        used = {term.column for term in terms}
+        order_by = [key for key in self.order if key.column in by_name]  # keys do not differ
+        used = {key.column for key in order_by}
         order = total_order(
-            there.numbers, terms, [by_name[t.column] for t in terms],
+            there.numbers,
+            order_by,
+            [by_name[key.column] for key in order_by],
             [by_name[n] for n in self.row.names if n in by_name and n not in used],
-        )  # fmt: skip
+        )
         ranked = there.take(order)
         ends = np.cumsum(ranked.weights)
         starts = ends - ranked.weights
@@ -163,16 +164,16 @@ class TopWork(WorkBase):
         best = ranked.take(kept)
         copies = np.minimum(best.weights, self.k - place[kept])
         if self.rank is None:
-            return Rows(best.numbers, best.columns, copies)
+            return ZSet(best.numbers, best.columns, copies)
         index = np.repeat(np.arange(len(kept)), copies)
         nth = np.arange(len(index)) - np.repeat(np.cumsum(copies) - copies, copies)
         ranks = pa.array((place[kept][index] + nth + 1).astype(np.int32))
         each = best.take(index)
-        return Rows(each.numbers, [*each.columns, ranks], np.ones(len(index), np.int64))
+        return ZSet(each.numbers, [*each.columns, ranks], np.ones(len(index), np.int64))
 
-    def _finish(self, probe: Any, before: Rows, after: Rows, came: Rows) -> Result:
-        minus = Rows(before.numbers, before.columns, -before.weights)
-        delta = minus.plus(after).summed()
+    def _finish(self, probe: Any, before: ZSet, after: ZSet, came: ZSet) -> TaskResult:
+        minus = ZSet(before.numbers, before.columns, -before.weights)
+        delta = minus.concat(after).consolidate()
         delta = delta.take(np.argsort(delta.weights, kind="stable"))
         names = [*self._values.names, *([self.rank] if self.rank else [])]
         keys = probe.take(pa.array(delta.numbers))
@@ -197,4 +198,4 @@ class TopWork(WorkBase):
             "keys_new": int((has & ~had).sum()),
             "keys_gone": int((had & ~has).sum()),
         }
-        return Result(changes, updates, counters)
+        return TaskResult(changes, updates, counters)

@@ -22,10 +22,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.api.windows import END, START
-from holdfast.operators.aggregate.execute import ROWS, AggregateWork
-from holdfast.operators.aggregate.functions.base import DistinctFold
-from holdfast.operators.base import HASH, WEIGHT, EpochContext, Result, WorkBase
+from holdfast.operators.aggregate.execute import ROWS, AggregateTask
+from holdfast.operators.base import EpochContext, OperatorTask, TaskResult
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.window.declare import END, START
 from holdfast.operators.window.panes import added_up, can_add_up
 from holdfast.state import TraceSchema
 
@@ -35,11 +35,11 @@ _TOP = np.uint64(0xFF << 56)
 
 
 @dataclass(frozen=True)
-class TimedBase(WorkBase):
+class TimedTask(OperatorTask):
     """What all kinds of windows share: when they are closed, and what is late."""
 
     name: str
-    inner: AggregateWork
+    inner: AggregateTask
     lateness_us: int
     closing: bool
     row: Any
@@ -82,7 +82,7 @@ class TimedBase(WorkBase):
 
 
 @dataclass(frozen=True)
-class WindowWork(TimedBase):
+class WindowTask(TimedTask):
     """An aggregate whose last two keys are the beginning and the end of a window."""
 
     size_us: int
@@ -101,7 +101,11 @@ class WindowWork(TimedBase):
             name: replace(schema, time_column=END) for name, schema in self.inner.traces.items()
         }
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def visible(self, rows: Any) -> Any:
+        """Windows that have rows."""
+        return self.inner.visible(rows)
+
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """Rows into their windows, windows into the aggregate, closed windows out."""
         closed = self.closed_us(context.watermark_us)
         inside, late, count = self._assign(rows, closed)
@@ -121,7 +125,7 @@ class WindowWork(TimedBase):
             if self.closing:
                 changes = shown.select(self.output.names)
                 counters["changes"] = changes.num_rows
-        return Result(changes, result.updates, counters, late)
+        return TaskResult(changes, result.updates, counters, late)
 
     def _assign(self, rows: Any, closed_us: int | None) -> tuple[Any, Any, int]:
         """Every row once for each of its open windows; rows that missed one, and their number."""
@@ -155,7 +159,7 @@ class WindowWork(TimedBase):
         kept = rows.select(names)
         if not whole:
             kept = kept.take(pa.array(index))
-        mixed = {HASH, *(f.inputs[1] for f in self.inner.folds if isinstance(f, DistinctFold))}
+        mixed = {HASH, *(name for fold in self.inner.folds for name in fold.hashes)}
         columns = [
             pa.array(window_hash(column.to_numpy(zero_copy_only=False), starts))
             if name in mixed

@@ -20,40 +20,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from holdfast.operators.aggregate.functions.base import (
-    SAFE,
-    Batch,
-    CountFold,
-    ExtremeFold,
-    Fold,
-    SumFold,
-    best,
-    largest_sum,
-)
-from holdfast.operators.base import (
-    HASH,
-    TIMES,
-    WEIGHT,
-    group_numbers,
-    units_of,
-    weights_of,
-)
+from holdfast.operators.aggregate.functions.base import SAFE, Batch, Fold, largest_sum
+from holdfast.operators.aggregate.functions.min_max import best
+from holdfast.operators.base import group_numbers, units_of, weights_of
+from holdfast.operators.columns import HASH, TIMES, WEIGHT
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise
 
 
 def can_add_up(folds: Sequence[Fold]) -> bool:
     """Whether all of these folds go by sums and extremes of inputs that nobody reads otherwise."""
-    sums = {n for fold in folds if not isinstance(fold, ExtremeFold) for n in fold.inputs}
-    extremes = [n for fold in folds if isinstance(fold, ExtremeFold) for n in fold.inputs]
-    if len({*extremes}) < len(extremes) or sums & {*extremes}:
-        return False
-    return all(
-        type(fold) is CountFold
-        or (type(fold) is SumFold and fold.kept is None and not pa.types.is_decimal(fold.type))
-        or (type(fold) is ExtremeFold and fold.bag is None)
-        for fold in folds
-    )
+    ways = [fold.combination for fold in folds]
+    sums = {n for fold, way in zip(folds, ways, strict=True) if way == "sum" for n in fold.inputs}
+    extremes = [
+        n for fold, way in zip(folds, ways, strict=True) if way != "sum" for n in fold.inputs
+    ]
+    alone = len({*extremes}) == len(extremes) and not sums & {*extremes}
+    return alone and None not in ways
 
 
 def added_up(
@@ -79,8 +62,9 @@ def added_up(
     done[TIMES] = pa.array(groups.ends - groups.starts)
     for fold in folds:
         for name in fold.inputs:
-            if isinstance(fold, ExtremeFold):
-                done[name] = best(batch, rows.column(name), largest=fold.largest)
+            if fold.combination != "sum":
+                largest = fold.combination == "max"
+                done[name] = best(batch, rows.column(name), largest=largest)
                 continue
             values = batch.numpy(name)
             if values.dtype.kind == "i" and _too_large(batch, values):

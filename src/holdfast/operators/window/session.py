@@ -23,17 +23,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.api.windows import END, START
 from holdfast.operators.base import (
-    HASH,
-    WEIGHT,
     EpochContext,
-    Result,
+    TaskResult,
     changes_batch,
     group_by_key,
     group_numbers,
 )
-from holdfast.operators.window.execute import AT, ROW, TimedBase
+from holdfast.operators.columns import HASH, WEIGHT
+from holdfast.operators.window.declare import END, START
+from holdfast.operators.window.execute import AT, ROW, TimedTask
 from holdfast.state import BagPartition, LatestPartition, TraceKind, TraceSchema
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise, rows_equal
@@ -75,7 +74,7 @@ class _Sessions:
 
 
 @dataclass(frozen=True)
-class SessionWork(TimedBase):
+class SessionTask(TimedTask):
     """`inputs`: what is kept of a row for the aggregates, under the names of the trace.
 
     `keys` are those of the traces: the user's, or one constant column where there are none.
@@ -108,7 +107,7 @@ class SessionWork(TimedBase):
         """Far enough behind for a session that a delete has cut back; closed ones are taken out."""
         return {self.name: watermark_us - self.lateness_us + 1 - self.gap_us}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> Result:
+    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
         """What a new watermark closes; then sessions of touched keys, and what differs."""
         closed = self.closed_us(context.watermark_us)
         at = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -121,7 +120,9 @@ class SessionWork(TimedBase):
         probe, numbers = self._probe(came, traces, closes)
         counters = {"late": int(missed.sum()), "keys": probe.num_rows}
         if not probe.num_rows:
-            return Result(pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late)
+            return TaskResult(
+                pa.RecordBatch.from_pylist([], schema=self.output), {}, counters, late
+            )
         standing = self._standing(traces[self.events], probe)
         spans = _spans(standing, self.gap_us)
         before = self._before(traces[self.name], probe)
@@ -153,7 +154,7 @@ class SessionWork(TimedBase):
         }
         counters["keys_new"] = int(born.sum())
         counters["keys_gone"] = int(gone.sum()) + len(shuts.end)
-        return Result(out, updates, counters, late)
+        return TaskResult(out, updates, counters, late)
 
     def _stored(self, rows: Any, at: np.ndarray) -> Any:
         """Rows as the bag keeps them, with hash and weight."""
@@ -400,4 +401,4 @@ def _flat(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-__all__ = ["ALL", "ROW", "SessionWork"]
+__all__ = ["ALL", "ROW", "SessionTask"]

@@ -14,11 +14,14 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
+from holdfast.operators.aggregate.functions.base import Batch
 
 STORED = pa.list_(pa.int32())
 """The position of the lowest limb, then the limbs; the highest one carries the sign."""
@@ -29,6 +32,8 @@ _MASK = np.int64((1 << BITS) - 1)
 _HALF = 27
 _WEIGHTS_SAFE = 1 << 29
 _ROWS_SAFE = 1 << 21
+BLOCK = 1 << 15
+"""Groups whose limbs are in memory at once: one of a wide range makes all of its block wide."""
 
 
 @dataclass
@@ -303,3 +308,59 @@ def rounded(sums: Limbs, unit: int = UNIT) -> Scaled:
     exponent = BITS * (sums.base + high - 1) - spare.astype(np.int64) + unit
     sign = np.where(negative, -1.0, 1.0)
     return Scaled(value * sign, exponent, rest * sign)
+
+
+@dataclass(frozen=True)
+class GivenValues:
+    """The values of a batch: which are given, which are finite, and the finite ones."""
+
+    weights: np.ndarray
+    given: np.ndarray
+    finite: np.ndarray
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Batch, name: str) -> GivenValues:
+        """One input column."""
+        column = batch.rows.column(name)
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        values = batch.numpy(name)
+        finite = given & np.isfinite(values)
+        return cls(batch.weights, given, finite, values)
+
+    def counted(self, which: np.ndarray) -> np.ndarray:
+        """The weights of some rows, zero for the others."""
+        return np.where(which, self.weights, 0)
+
+
+def blocks_of(batch: Batch, given: GivenValues) -> list[tuple[slice, np.ndarray]]:
+    """Groups in blocks, each with its rows that have a finite value."""
+    order, starts = batch.groups.order, batch.groups.starts
+    found = []
+    for begin in range(0, batch.count, BLOCK):
+        end = min(begin + BLOCK, batch.count)
+        last = len(order) if end == batch.count else starts[end]
+        rows = order[starts[begin] : last]
+        found.append((slice(begin, end), rows[given.finite[rows]]))
+    return found
+
+
+def batch_sums(
+    batch: Batch,
+    given: GivenValues,
+    block: tuple[slice, np.ndarray],
+    old: Any,
+    found: np.ndarray,
+    terms: Callable[[Parts], list[Parts]],
+) -> Limbs:
+    """The stored sums of a block of groups, and what the batch adds to them."""
+    groups, rows = block
+    stored = old.slice(groups.start, groups.stop - groups.start)
+    parts = terms(parts_of(given.values[rows]))
+    numbers = batch.numbers[rows] - groups.start
+    return summed(stored, found[groups], parts, numbers, given.weights[rows])
+
+
+def unchanged(parts: Parts) -> list[Parts]:
+    """The values themselves."""
+    return [parts]

@@ -1,18 +1,18 @@
-"""Aggregates that must see the values of a group: percentiles, collections, first and last, own.
+"""Holistic aggregates, which must see the values of a group: percentiles, collections, first, own.
 
-All of them share one mechanism: a bag trace of (keys, values) for each different set of inputs,
-from which touched groups are computed anew. Folds that can go on from what they show (collections,
-first and last) read the bag only for groups that lost a value; on streams that only add rows they
-keep no bag at all.
+All of them share one mechanism: a bag trace of (keys, values) for each distinct set of inputs,
+from which touched groups are computed from scratch. Folds that can resume from what they show
+(collections, first and last) read the bag only for groups that lost a value; on streams that only
+add rows they keep no bag at all.
 
 Invariants:
 - What a group shows depends on the rows that are there alone, not on how or when they came.
-- A row is given before it is taken back, epoch by epoch; a group never holds fewer than none.
+- A row is given before it is retracted, epoch by epoch; a group never holds fewer than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,54 +21,104 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.aggregate.functions.base import Batch, Fold
+from holdfast.operators.aggregate.functions.base import Batch, Fold, GroupState
+from holdfast.operators.columns import WEIGHT
 from holdfast.operators.row_order import total_order
-from holdfast.operators.sort_order import Term
+from holdfast.operators.sort_order import SortKey
 from holdfast.operators.udf import REMEDY, called, key_text
-from holdfast.operators.zset import Rows
+from holdfast.operators.zset import ZSet
+from holdfast.state import TraceSchema
 from holdfast.state.arrow.row_equality import normalise
 
 
 @dataclass(frozen=True)
-class GatherFold(Fold):
+class HolisticFold(Fold):
     """`fields` are the values that the bag keeps, one for each of `inputs`."""
 
     fields: Any = None
     bag: str | None = None
+
+    def traces(self, keys: Any) -> Mapping[str, TraceSchema]:
+        """All values of a group; folds with the same inputs share the bag."""
+        return {} if self.bag is None else {self.bag: TraceSchema.bag(keys, self.fields)}
 
     @property
     def skips_null(self) -> bool:
         """Whether rows without a value do not count."""
         return True
 
-    def came(self, batch: Batch) -> Rows:
+    def fold(self, batch: Batch, old: dict[str, Any], found: np.ndarray) -> dict[str, Any]:
+        """All values of a group are needed, and they are in a trace."""
+        raise NotImplementedError
+
+    def update(self, state: GroupState) -> dict[str, Any]:
+        """From all values of the groups that need them; of the others, from what they show.
+
+        A bag is read for the groups that one of its folds needs, once, and written once an epoch.
+        """
+        shared = None if self.bag is None else state.shared.get(self.bag)
+        if shared is None:
+            shared = self._read(state)
+            if self.bag is not None:
+                state.shared[self.bag] = shared
+                state.updates[self.bag] = self._bag_update(shared[0], state.probe)
+        came, needed, rows = shared
+        kept = self.kept(state.old, state.found)
+        if kept is not None and not needed.all():
+            rows = rows.concat(kept.concat(came).for_keys(~needed))
+        return self.compute(rows, state.probe)
+
+    def _read(self, state: GroupState) -> tuple[ZSet, np.ndarray, ZSet]:
+        """What came; the groups that must be computed from all of their values; those values."""
+        came = self.came(state.batch)
+        needed = self.needs(state.batch, came)
+        for other in state.folds:
+            if isinstance(other, HolisticFold) and self.bag is not None and other.bag == self.bag:
+                needed |= other.needs(state.batch, came)
+        fresh = came.for_keys(needed)
+        if self.bag is None or not needed.any():
+            return came, needed, fresh
+        groups = np.flatnonzero(needed)
+        answer = state.traces[self.bag].lookup(state.probe.take(pa.array(groups)))
+        columns = [answer.rows.column(name) for name in self.fields.names]
+        stored = ZSet(groups[answer.probes], columns, answer.weights)
+        return came, needed, stored.concat(fresh).consolidate().positive()
+
+    def _bag_update(self, came: ZSet, probe: Any) -> Any:
+        keys = probe.take(pa.array(came.numbers))
+        return pa.RecordBatch.from_arrays(
+            [*keys.columns, *came.columns, pa.array(came.weights)],
+            names=[*probe.schema.names, *self.fields.names, WEIGHT],
+        )
+
+    def came(self, batch: Batch) -> ZSet:
         """The values of a batch."""
         columns = [normalise(batch.rows.column(name)) for name in self.inputs]
-        rows = Rows(batch.numbers, columns, batch.weights)
+        rows = ZSet(batch.numbers, columns, batch.weights)
         if self.skips_null and columns[0].null_count:
             rows = rows.take(np.flatnonzero(columns[0].is_valid().to_numpy(zero_copy_only=False)))
-        return rows.summed()
+        return rows.consolidate()
 
-    def needs(self, batch: Batch, came: Rows) -> np.ndarray:
+    def needs(self, batch: Batch, came: ZSet) -> np.ndarray:
         """Groups that must be computed from all of their values."""
         del came
         return np.ones(batch.count, np.bool_)
 
-    def kept(self, old: dict[str, Any], found: np.ndarray) -> Rows | None:
-        """What earlier epochs left of groups that need not be computed anew."""
+    def kept(self, old: dict[str, Any], found: np.ndarray) -> ZSet | None:
+        """What earlier epochs left of groups that need not be computed from scratch."""
         del old, found
         return None
 
-    def compute(self, rows: Rows, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
         """Result and helpers from the values that count, one for each of the keys."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class GoingOnFold(GatherFold):
+class ResumingFold(HolisticFold):
     """One that needs all values of a group only when it lost some."""
 
-    def needs(self, batch: Batch, came: Rows) -> np.ndarray:
+    def needs(self, batch: Batch, came: ZSet) -> np.ndarray:
         """Groups that lost a value."""
         lost = np.zeros(batch.count, np.bool_)
         if self.bag is not None:
@@ -77,16 +127,16 @@ class GoingOnFold(GatherFold):
 
 
 @dataclass(frozen=True)
-class PercentileFold(GatherFold):
+class PercentileFold(HolisticFold):
     """percentile(x, p), exact, between two values as far as p lies between them."""
 
     points: tuple[float, ...] = (0.5,)
     several: bool = False
 
-    def compute(self, rows: Rows, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
         """By position among the sorted values, each as often as it is there."""
         count = keys.num_rows
-        order = total_order(rows.numbers, [Term("x")], rows.columns, [])
+        order = total_order(rows.numbers, [SortKey("x")], rows.columns, [])
         numbers, weights = rows.numbers[order], rows.weights[order]
         values = rows.columns[0].take(pa.array(order)).to_numpy(zero_copy_only=False)
         ends = np.cumsum(weights)
@@ -107,8 +157,9 @@ class PercentileFold(GatherFold):
             return {self.name: pa.array(found[0], mask=empty)}
         flat = pa.array(np.stack(found, axis=1).reshape(-1))
         offsets = np.arange(count + 1, dtype=np.int32) * len(self.points)
-        lists = pa.ListArray.from_arrays(pa.array(offsets), flat, type=self.type,
-                                         mask=pa.array(empty))  # fmt: skip
+        lists = pa.ListArray.from_arrays(
+            pa.array(offsets), flat, type=self.type, mask=pa.array(empty)
+        )
         return {self.name: lists}
 
     @staticmethod
@@ -123,25 +174,25 @@ class PercentileFold(GatherFold):
 
 
 @dataclass(frozen=True)
-class CollectFold(GoingOnFold):
+class CollectFold(ResumingFold):
     """collect_list(x) and collect_set(x): sorted, and no more than the `limit` smallest values."""
 
     limit: int = 0
     unique: bool = False
 
-    def kept(self, old: dict[str, Any], found: np.ndarray) -> Rows | None:
+    def kept(self, old: dict[str, Any], found: np.ndarray) -> ZSet | None:
         """The lists as they show."""
         lists = old[self.name]
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
         numbers = np.repeat(np.arange(len(lists)), lengths)
-        rows = Rows(numbers, [normalise(lists.flatten())], np.ones(len(numbers), np.int64))
-        return rows.of(found)
+        rows = ZSet(numbers, [normalise(lists.flatten())], np.ones(len(numbers), np.int64))
+        return rows.for_keys(found)
 
-    def compute(self, rows: Rows, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
         """Sorted lists."""
-        summed = rows.summed().present()
+        summed = rows.consolidate().positive()
         copies = np.ones(len(summed.weights), np.int64) if self.unique else summed.weights
-        order = total_order(summed.numbers, [Term("x")], summed.columns, [])
+        order = total_order(summed.numbers, [SortKey("x")], summed.columns, [])
         numbers, copies = summed.numbers[order], np.minimum(copies[order], self.limit)
         ends = np.cumsum(copies)
         totals = np.zeros(keys.num_rows, np.int64)
@@ -156,10 +207,10 @@ class CollectFold(GoingOnFold):
 
 
 @dataclass(frozen=True)
-class FirstFold(GoingOnFold):
+class FirstFold(ResumingFold):
     """first(x) and last(x) by an ordering: the value of the first row, ties by the value itself."""
 
-    terms: tuple[Term, ...] = ()
+    order: tuple[SortKey, ...] = ()
 
     @property
     def skips_null(self) -> bool:
@@ -172,17 +223,17 @@ class FirstFold(GoingOnFold):
         fields = [self.fields.field(i) for i in range(1, len(self.fields))]
         return [pa.field(f"_{self.name}_{f.name}", f.type) for f in fields]
 
-    def kept(self, old: dict[str, Any], found: np.ndarray) -> Rows | None:
+    def kept(self, old: dict[str, Any], found: np.ndarray) -> ZSet | None:
         """The row that shows."""
         index = np.flatnonzero(found)
         names = [self.name, *(f.name for f in self.helpers)]
         columns = [normalise(old[name].take(pa.array(index))) for name in names]
-        return Rows(index, columns, np.ones(len(index), np.int64))
+        return ZSet(index, columns, np.ones(len(index), np.int64))
 
-    def compute(self, rows: Rows, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
         """The first row of each group."""
-        there = rows.summed().present()
-        order = total_order(there.numbers, self.terms, there.columns[1:], there.columns[:1])
+        there = rows.consolidate().positive()
+        order = total_order(there.numbers, self.order, there.columns[1:], there.columns[:1])
         numbers = there.numbers[order]
         head = np.ones(len(order), np.bool_)
         head[1:] = numbers[1:] != numbers[:-1]
@@ -194,8 +245,8 @@ class FirstFold(GoingOnFold):
 
 
 @dataclass(frozen=True)
-class UserFold(GatherFold):
-    """An aggregate of the user: an Arrow function over all touched groups at once."""
+class UserFold(HolisticFold):
+    """A user function: an Arrow function over all touched groups at once."""
 
     function: Callable[..., Any] = print
     columns: tuple[str, ...] = ()
@@ -205,7 +256,7 @@ class UserFold(GatherFold):
         """The function decides what null means."""
         return False
 
-    def compute(self, rows: Rows, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
         """Groups without rows are not asked for; they are about to go."""
         ties = list(rows.columns)
         rows = rows.take(total_order(rows.numbers, [], [], ties))
@@ -240,6 +291,10 @@ class UserFold(GatherFold):
     def _refused(self, reason: str, keys: Any) -> InvalidInputError:
         return InvalidInputError(
             "an aggregate of the user gave something else than one value a group",
-            kind="udaf_result", cause="udaf_result", column=self.name, sample_key=key_text(keys),
-            reason=" ".join(reason.split())[:300], remedy=REMEDY,
-        )  # fmt: skip
+            kind="udaf_result",
+            cause="udaf_result",
+            column=self.name,
+            sample_key=key_text(keys),
+            reason=" ".join(reason.split())[:300],
+            remedy=REMEDY,
+        )

@@ -38,9 +38,10 @@ def library() -> Any:
         import datasketches
     except ImportError as error:
         raise InvalidInputError(
-            "approx_count_distinct needs an extra package", kind="missing_extra",
+            "approx_count_distinct needs an extra package",
+            kind="missing_extra",
             remedy="pip install 'holdfast-spark[sketch]' on the driver and on the executors",
-        ) from error  # fmt: skip
+        ) from error
     return datasketches
 
 

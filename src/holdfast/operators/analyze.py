@@ -1,4 +1,4 @@
-"""What every resolver needs: types, hashes, checks of columns, errors that name the operator.
+"""What every `analyze` module needs: types, hashes, checks of columns, errors with a name.
 
 Invariants:
 - Hashes, conditions and conversions are computed in the JVM, never row by row in Python.
@@ -14,27 +14,29 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 
 from holdfast.errors import InvalidInputError
-from holdfast.operators.base import Work
-from holdfast.runtime.graph import WEIGHT, OperatorNode
+from holdfast.operators.base import Analyzed, OperatorTask
+from holdfast.operators.columns import WEIGHT
+from holdfast.operators.declaration import Declaration
+from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
-from holdfast.spark.types import kept_type, key_type
+from holdfast.spark.types import has_maps, kept_type, key_type
 
 
 @dataclass(frozen=True)
-class Resolved:
-    """A stateful operator with its types known.
+class Projected(Analyzed):
+    """An operator whose rows become one DataFrame by expressions alone."""
 
-    `prepare` makes one DataFrame of its inputs: the hash first, then what `work.process` reads;
-    two inputs become one union with a column that says which side a row is of. `condense` adds
-    up the rows of one key in the JVM, where that is possible: it pays when keys are few. `texts`:
-    what `prepare` does as SQL expressions, for an operator that builds on this one.
-    """
+    select: Callable[[Sequence[Any]], Any]
 
-    node: OperatorNode
-    work: Work
-    prepare: Callable[[Sequence[Any]], Any]
-    condense: Callable[[Any], Any] | None = None
-    texts: Sequence[str] = ()
+    def project(self, frames: Sequence[Any]) -> Any:
+        """The expressions over the inputs."""
+        return self.select(frames)
+
+
+def projected(declaration: Declaration, task: OperatorTask, *texts: str) -> Projected:
+    """An operator over one input, and the SQL expressions that its tasks read."""
+    selection = Selection(*texts)
+    return Projected(declaration, task, lambda frames: selection(frames[0]))
 
 
 def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
@@ -82,17 +84,20 @@ def spark_schema(schema: Any) -> Any:
     return from_arrow_schema(schema)
 
 
-def key_schema(node: OperatorNode, df: Any, names: tuple[str, ...]) -> Any:
+def key_schema(node: Declaration, df: Any, names: tuple[str, ...]) -> Any:
     """Arrow schema of some columns that are to be keys."""
     fields = {f.name.lower(): f for f in df.schema.fields}
     for name in names:
         kind = fields[name.lower()].dataType if name.lower() in fields else None
         if kind is None:
             raise InvalidInputError(
-                "unknown column", kind="unknown_column", operator=node.name, column=name,
+                "unknown column",
+                kind="unknown_column",
+                operator=node.name,
+                column=name,
                 known=",".join(n for n in df.columns if n != WEIGHT),
                 remedy="correct the name, or add the column before this step",
-            )  # fmt: skip
+            )
     found = [fields[name.lower()] for name in names]
     return pa.schema([pa.field(f.name, key_type(f.dataType, f.name)) for f in found])
 
@@ -100,3 +105,18 @@ def key_schema(node: OperatorNode, df: Any, names: tuple[str, ...]) -> Any:
 def hash_text(names: Sequence[str]) -> str:
     """The hash of some columns, in SQL."""
     return "xxhash64(" + ", ".join(quoted(name) for name in names) + ")"
+
+
+def check_ordered(node: Declaration, field: Any, *, required: bool) -> None:
+    """Spark sorts the same way as Holdfast, or the column is refused."""
+    kind = field.dataType
+    kept_type(kind, field.name)
+    if required and has_maps(kind):
+        raise InvalidInputError(
+            "rows cannot be ordered by a column of this type",
+            kind="unsupported_type",
+            operator=node.name,
+            column=field.name,
+            type=kind.simpleString(),
+            remedy="cast the column first, or leave it out before this step",
+        )
