@@ -188,3 +188,14 @@ def test_modules_name_files_that_exist():
         if not any(file.endswith(f"/{name}") for file in files) and not (ROOT / name).exists()
     ]
     assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_what_a_page_names_of_the_repository_is_there(page):
+    """Paths below tests, tools, benchmarks, examples and spec exist, and so do names of `hf`."""
+    text = page.read_text(encoding="utf-8")
+    paths = re.findall(r"\b(?:tests|tools|benchmarks|examples|spec)/[\w/.-]*\w", text)
+    assert [path for path in paths if not (ROOT / path).exists() and path[-3:] != ".md"] == []
+    public = (SOURCE / "__init__.pyi").read_text(encoding="utf-8")
+    names = set(re.findall(r" as (\w+)$", public, re.MULTILINE))
+    assert set(re.findall(r"\bhf\.(\w+)", text)) <= names
