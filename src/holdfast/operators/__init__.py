@@ -4,7 +4,8 @@
 with Arrow and numpy and never imports Spark.
 
 Read first:
-- `base`: the contract between an operator and the task that runs it.
+- `declaration`: the first contract, what a user declares: `Declaration`.
+- `base`: the other two: `Analyzed`, between Spark and the task, and `OperatorTask`, which runs.
 - `topk`: a small operator, whole.
 - `aggregate`: the most used one; its functions are folds over whole batches.
 - `zset`: rows with weights.
