@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tidy.test_source import LAYERS
+from tests.tidy.test_source import LAYERS, LEAVES
 
 ROOT = Path(__file__).resolve().parents[2]
 ADR = ROOT / "docs" / "adr"
@@ -122,10 +122,12 @@ def test_the_thread_table_is_complete():
 
 
 def test_the_layers_are_drawn_as_they_are_tested():
-    """The table of ARCHITECTURE.md has the layers of the import test, in its order."""
+    """The table of ARCHITECTURE.md has the leaves and layers of the import test, in its order."""
     table = ARCHITECTURE.read_text(encoding="utf-8").split("\n## ")[0]
     drawn = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", table, re.MULTILINE)
     assert drawn == LAYERS
+    leaves = next(line for line in table.splitlines() if line.startswith("| leaves |"))
+    assert set(re.findall(r"`(\w+)\.py`", leaves)) == LEAVES
 
 
 # What a reader of the field would not say, and what to say instead.

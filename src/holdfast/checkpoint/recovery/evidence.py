@@ -6,7 +6,7 @@ Invariants:
 - Candidates are looked at newest first, until one is intact.
 - What a recovery does not hash, it counts: nothing is trusted without saying how it is known.
 
-Spec: spec/format-v1.md, section 6.
+Spec: spec/format-v2.md, section 6.
 """
 
 from __future__ import annotations
