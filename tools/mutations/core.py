@@ -85,8 +85,8 @@ MUTATIONS = [
     _d(
         "test_metadata_is_written_without_fsync",
         "checkpoint/commit/protocol.py",
-        "        storage.barrier([*(directory.at(name) for name in own), directory.at(path)])",
-        "        storage.barrier([directory.at(path)])",
+        "storage.barrier([*(directory.at(name) for name in own_paths), directory.at(path)])",
+        "storage.barrier([directory.at(path)])",
     ),
     _d(
         "test_the_mere_existence_of_metadata_counts_as_complete",
@@ -109,10 +109,10 @@ MUTATIONS = [
     _d(
         "test_two_files_both_act_as_the_current_one",
         "checkpoint/recovery/evidence.py",
-        "        wanted = reader.resolve(resume, catalog=state) if resume is not None else None",
+        "        target = reader.resolve(resume, catalog=state) if resume is not None else None",
         "        import json\n"
         '        hint = json.loads(reader.directory.get("_latest", bytes_max=9999))["checkpoint"]\n'
-        "        wanted = reader.resolve(resume or hint, catalog=state)",
+        "        target = reader.resolve(resume or hint, catalog=state)",
     ),
     _d(
         "test_the_manifest_is_rewritten_after_the_sink_commit",
@@ -138,13 +138,13 @@ MUTATIONS = [
     _d(
         "test_a_retried_put_that_had_succeeded_is_reported_as_a_conflict",
         "checkpoint/commit/conditional_put.py",
-        '    return "ours" if there == data else "other"',
+        '    return "ours" if content == data else "other"',
         '    return "other"',
     ),
     _d(
         "test_exists_already_is_taken_for_success_when_another_writer_wrote_it",
         "checkpoint/commit/conditional_put.py",
-        '    return "ours" if there == data else "other"',
+        '    return "ours" if content == data else "other"',
         '    return "ours"',
     ),
     _d(
@@ -323,8 +323,8 @@ MUTATIONS = [
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
         "checkpoint/verify.py",
-        "    gone = reader.retired(suspects) if suspects else set()",
-        "    gone = set()",
+        "    retired = reader.retired(suspects) if suspects else set()",
+        "    retired = set()",
     ),
     Mutation(
         RACES + "test_a_store_that_changes_while_it_is_read_is_not_called_damaged",
@@ -360,7 +360,7 @@ MUTATIONS = [
     Mutation(
         MOMENTS + "test_a_rebuild_beside_a_live_writer_loses_no_commit",
         "checkpoint/recovery/rebuild.py",
-        "        if (plan.take and not plan.leap) or record_numbers(reader.directory) == there:",
+        "        if (plan.take and not plan.leap) or record_numbers(reader.directory) == numbers:",
         "        if True:",
     ),
     Mutation(
@@ -384,8 +384,8 @@ MUTATIONS = [
     Mutation(
         MOMENTS + "test_a_collection_of_an_empty_pipeline_lets_no_pin_of_a_new_fork_go",
         "checkpoint/gc/collector.py",
-        "            self._catalog.confirm_alive()\n        for path in held",
-        "            pass\n        for path in held",
+        "            self._catalog.confirm_alive()\n        for path in fork_pins",
+        "            pass\n        for path in fork_pins",
     ),
     Mutation(
         MOMENTS + "test_unpin_that_slept_through_a_fork_puts_the_pin_back",

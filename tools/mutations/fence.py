@@ -112,8 +112,8 @@ MUTATIONS = [
     Mutation(
         LOST + "test_a_lost_checkpoint_survives_opening_after_opening",
         "checkpoint/recovery/evidence.py",
-        "max(seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader))",
-        "max(seen, -1)",
+        "epoch_seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader)\n",
+        "epoch_seen, -1\n",
     ),
     Mutation(
         LOST + "test_a_rebuild_brings_a_lost_checkpoint_back",

@@ -92,8 +92,8 @@ MUTATIONS = [
     _s(
         "test_a_segment_that_lost_a_file_is_not_referred_to_any_more",
         "checkpoint/segments.py",
-        "        if all(there.get(entry.path) == entry for entry in segment.segment.files)",
-        "        if any(there.get(entry.path) == entry for entry in segment.segment.files)",
+        "        if all(by_path.get(entry.path) == entry for entry in segment.segment.files)",
+        "        if any(by_path.get(entry.path) == entry for entry in segment.segment.files)",
     ),
     _s(
         "test_a_segment_with_other_content_is_found_though_its_own_digest_is_right",

@@ -43,7 +43,9 @@ class PipelineDirectory:
         """One small object of the pipeline."""
         return self.storage.get(self.at(path), bytes_max=bytes_max)
 
-    def get_many(self, wanted: Sequence[str], *, bytes_max: int) -> Sequence[bytes | HoldfastError]:
+    def get_many(
+        self, wanted_paths: Sequence[str], *, bytes_max: int
+    ) -> Sequence[bytes | HoldfastError]:
         """Small objects of the pipeline, at once where that pays; an error stands in its place."""
 
         def fetch(path: str) -> bytes | HoldfastError:
@@ -52,12 +54,12 @@ class PipelineDirectory:
             except HoldfastError as error:
                 return error
 
-        if self.storage.parallel == 1 or len(wanted) < 2:
-            return [fetch(path) for path in wanted]
+        if self.storage.parallel == 1 or len(wanted_paths) < 2:
+            return [fetch(path) for path in wanted_paths]
         from concurrent.futures import ThreadPoolExecutor  # imports logging: not for one read
 
-        with ThreadPoolExecutor(min(self.storage.parallel, len(wanted))) as pool:
-            return [*pool.map(fetch, wanted)]
+        with ThreadPoolExecutor(min(self.storage.parallel, len(wanted_paths))) as pool:
+            return [*pool.map(fetch, wanted_paths)]
 
 
 def enclosing_pipeline(path: str) -> str | None:

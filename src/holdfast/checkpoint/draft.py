@@ -352,8 +352,8 @@ class Draft:
         files = self._inventory(operators)
         own = self._prefix()
         plan = arrange(files, self._segments)
-        made = [self._write_segment(entries) for entries in plan.new]
-        segments = [*(kept.entry for kept in plan.kept), *(kept.entry for kept in made)]
+        new_segments = [self._write_segment(entries) for entries in plan.new]
+        segments = [*(kept.entry for kept in plan.kept), *(kept.entry for kept in new_segments)]
         files += [segment_file(entry) for entry in segments]
         operators = [
             entry
@@ -394,7 +394,7 @@ class Draft:
             counts=counts_of(operators),
             properties=self._properties,
         )
-        contents = [kept.segment for kept in (*plan.kept, *made)]
+        contents = [kept.segment for kept in (*plan.kept, *new_segments)]
         return with_segments(manifest, contents) if segments else manifest
 
     def _write_segment(self, entries: list[FileEntry]) -> KeptSegment:

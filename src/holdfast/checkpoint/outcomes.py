@@ -62,8 +62,8 @@ def record_outcome(
         raise InvalidInputError(
             "a committed outcome is final", kind="outcome_final", sink=sink, epoch=summary.epoch
         )
-    mine = known.by_token.get((summary.checkpoint, sink), [])
-    attempt = mine[-1].attempt + 1 if mine else 0
+    recorded = known.by_token.get((summary.checkpoint, sink), [])
+    attempt = recorded[-1].attempt + 1 if recorded else 0
     failpoint("outcome.before_record")
     for number in range(attempt, attempt + _TRIES):
         outcome = Outcome(
@@ -93,14 +93,14 @@ def record_outcome(
         raise InvalidInputError("too many outcomes for one token", kind="outcome_limit", sink=sink)
     failpoint("outcome.after_record")
     by_token = dict(known.by_token)
-    by_token[(summary.checkpoint, sink)] = [*mine, outcome]
+    by_token[(summary.checkpoint, sink)] = [*recorded, outcome]
     return replace(known, by_token=by_token, epoch_max=max(known.epoch_max, summary.epoch))
 
 
-def _already_committed(storage: Storage, path: str, wanted: Outcome) -> bool:
+def _already_committed(storage: Storage, path: str, expected: Outcome) -> bool:
     try:
         data = storage.get(path, bytes_max=SMALL_BYTES_MAX)
-        found = parse_outcome(data, path, wanted.epoch, wanted.sink, wanted.attempt)
+        existing = parse_outcome(data, path, expected.epoch, expected.sink, expected.attempt)
     except HoldfastError:  # unreadable means: not known to be committed
         return False
-    return found.status == "committed" and found.checkpoint == wanted.checkpoint
+    return existing.status == "committed" and existing.checkpoint == expected.checkpoint

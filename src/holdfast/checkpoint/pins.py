@@ -48,7 +48,7 @@ def pin(
     """Hold a checkpoint under a label. The same pin twice is fine; another one is a conflict."""
     check_pin(label, note, fork=fork)
     summary = reader.resolve(ref)
-    wanted = Pin(
+    new_pin = Pin(
         format=FORMAT_VERSION,
         sha256=NO_DIGEST,
         label=label,
@@ -59,14 +59,14 @@ def pin(
         note=note,
     )
     path = reader.directory.at(paths.pin(label))
-    data = pin_bytes(wanted)
+    data = pin_bytes(new_pin)
     failpoint("pin.before_record")
     try:
         publish(storage, path, data, clock)
     except AlreadyExistsError as error:
         data = _existing(storage, path)
         existing = parse_pin(data, path, label)
-        if existing.checkpoint != wanted.checkpoint:
+        if existing.checkpoint != new_pin.checkpoint:
             raise label_taken(label, existing.checkpoint) from error
     failpoint("pin.after_record")
     if reader.catalog().find(summary.checkpoint) is None:

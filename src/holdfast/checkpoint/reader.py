@@ -182,12 +182,12 @@ class StoreReader:
             if isinstance(error, NotFoundError) and error.kind not in _GONE:
                 raise
             try:
-                gone = self.retired(checkpoints)
+                retired = self.retired(checkpoints)
             except HoldfastError:
                 raise error from None  # what was found out first is the better reason
-            if not gone:
+            if not retired:
                 raise
-            raise retired_error(min(gone)) from error
+            raise retired_error(min(retired)) from error
 
     def list(self) -> Sequence[Summary]:
         """Live checkpoints, newest first; from one listing and the records of the catalog.
@@ -246,13 +246,13 @@ class StoreReader:
             raise
 
     def _checked(self, manifest: Manifest) -> Manifest:
-        wrong = errors_of(validate(manifest))
-        if wrong:
+        errors = errors_of(validate(manifest))
+        if errors:
             raise CorruptionError(
-                f"manifest is not valid: {wrong[0].message}",
+                f"manifest is not valid: {errors[0].message}",
                 kind="invalid_manifest",
                 path=self.directory.at(paths.manifest(manifest.checkpoint)),
-                findings=len(wrong),
+                findings=len(errors),
             )
         return manifest
 
@@ -294,7 +294,7 @@ class StoreReader:
 
     def pins(self) -> Sequence[Pin]:
         """Savepoints, by label. A pin that cannot be read is an error: it protects something."""
-        found = []
+        pins = []
         for entry in self.directory.list(paths.PINS):
             meaning = paths.classify(entry.path)
             if meaning is not None and meaning.kind == "pin" and meaning.name:
@@ -302,8 +302,8 @@ class StoreReader:
                     data = self.directory.get(entry.path, bytes_max=SMALL_BYTES_MAX)
                 except NotFoundError:
                     continue  # unpinned since it was listed
-                found.append(parse_pin(data, self.directory.at(entry.path), meaning.name))
-        return found
+                pins.append(parse_pin(data, self.directory.at(entry.path), meaning.name))
+        return pins
 
     def outcomes(self, *, epochs: Collection[int] | None = None) -> Outcomes:
         """What became of every sink token, or of those of some epochs."""

@@ -54,12 +54,12 @@ class Arrangement:
 
 def segments_of(manifest: Manifest) -> list[KeptSegment]:
     """The segments of a manifest whose inventory was read."""
-    found, start = [], len(manifest.segments)
+    segments, start = [], len(manifest.segments)
     for entry in manifest.segments:
         files = manifest.files[start : start + entry.files]
-        found.append(KeptSegment(entry, Segment(format=0, sha256="", files=files)))
+        segments.append(KeptSegment(entry, Segment(format=0, sha256="", files=files)))
         start += entry.files
-    return found
+    return segments
 
 
 def arrange(
@@ -74,21 +74,21 @@ def arrange(
     segment_files = SEGMENT_FILES if segment_files is None else segment_files
     if not segments and len(files) <= listed_max:
         return Arrangement([], [], list(files))
-    there = {entry.path: entry for entry in files if entry.pipeline is None}
-    kept = [
+    by_path = {entry.path: entry for entry in files if entry.pipeline is None}
+    kept_segments = [
         segment
         for segment in segments
-        if all(there.get(entry.path) == entry for entry in segment.segment.files)
+        if all(by_path.get(entry.path) == entry for entry in segment.segment.files)
     ]
-    covered = {entry.path for segment in kept for entry in segment.segment.files}
+    covered = {entry.path for segment in kept_segments for entry in segment.segment.files}
     rest = [e for e in files if e.pipeline is not None or e.path not in covered]
     if len(rest) <= listed_max:
-        return Arrangement(kept, [], rest)
+        return Arrangement(kept_segments, [], rest)
     free = [entry for entry in rest if _free(entry)]
     free = free[: len(free) - len(free) % segment_files]
     moved = {id(entry) for entry in free}
     new = [free[start : start + segment_files] for start in range(0, len(free), segment_files)]
-    return Arrangement(kept, new, [entry for entry in rest if id(entry) not in moved])
+    return Arrangement(kept_segments, new, [entry for entry in rest if id(entry) not in moved])
 
 
 def _free(entry: FileEntry) -> bool:
@@ -100,13 +100,13 @@ def load_segments(directory: PipelineDirectory, manifest: Manifest) -> Manifest:
     """Read what a manifest's segments list. Without segments this costs nothing."""
     if not manifest.segments:
         return manifest
-    wanted = [entry.path for entry in manifest.segments]
-    contents = directory.get_many(wanted, bytes_max=MANIFEST_BYTES_MAX)
-    found = [
+    segment_paths = [entry.path for entry in manifest.segments]
+    contents = directory.get_many(segment_paths, bytes_max=MANIFEST_BYTES_MAX)
+    segments = [
         _segment(directory, entry, content)
         for entry, content in zip(manifest.segments, contents, strict=True)
     ]
-    return with_segments(manifest, found)
+    return with_segments(manifest, segments)
 
 
 def _segment(

@@ -172,7 +172,7 @@ class Store:
             )
         self._catalog.check_alive()
         self._collector.compact_if_due()  # before, so that it can never fail what was committed
-        done = commit_draft(
+        committed = commit_draft(
             self.reader.directory,
             self.storage,
             self._catalog,
@@ -182,13 +182,13 @@ class Store:
             clock=self._environment.clock,
             spark=self._environment.spark,
         )
-        self._current = done.manifest
-        self._collector.remember(done.manifest, trusted=True)
+        self._current = committed.manifest
+        self._collector.remember(committed.manifest, trusted=True)
         self._drafts = {k: d for k, d in self._drafts.items() if not d.finished}
-        state, summary = self._catalog.state, done.summary
+        state, summary = self._catalog.state, committed.summary
         write_hint(self.reader.directory, self.storage, state, summary.checkpoint, summary.epoch)
         failpoint("commit.after_hint")
-        return done.summary
+        return committed.summary
 
     # Sinks
 
@@ -217,14 +217,14 @@ class Store:
 
     def pending(self) -> Sequence[PendingToken]:
         """Tokens of durable checkpoints that are not known to be committed, oldest first."""
-        found = []
+        tokens = []
         for summary in self._catalog.state.live:
             if summary.abandoned or self._outcomes.fully_committed(summary):
                 continue
             for sink in self._collector.manifest(summary).sinks:
                 status = self._outcomes.status(summary.checkpoint, sink.name)
                 if status in ("pending", "failed"):
-                    found.append(
+                    tokens.append(
                         PendingToken(
                             summary.checkpoint,
                             summary.epoch,
@@ -234,26 +234,26 @@ class Store:
                             status,
                         )
                     )
-        return found
+        return tokens
 
     def publish_pending(self, handlers: Mapping[str, SinkHandler]) -> Sequence[PendingToken]:
         """Roll pending tokens forward, oldest first; returns those that have no handler here.
 
         A sink that fails does not keep the others from publishing; its own later tokens wait.
         """
-        left = []
+        unhandled = []
         failures: dict[str, StorageError] = {}
         for token in self.pending():
             handler = handlers.get(token.sink)
             if handler is None:
-                left.append(token)
+                unhandled.append(token)
             elif token.sink not in failures:
                 failure = self._publish(handler, token)
                 if failure is not None:
                     failures[token.sink] = failure
         for failure in failures.values():
             raise failure
-        return left
+        return unhandled
 
     def _publish(self, handler: SinkHandler, token: PendingToken) -> StorageError | None:
         """Publish one token; what trying again can help is tried again, with growing pauses."""
@@ -384,8 +384,8 @@ class Store:
             self.close()
 
     def _find(self, ref: Ref) -> Summary:
-        found = self._catalog.state.find(CheckpointId(str(ref)))
-        return found or self.reader.resolve(ref, catalog=self._catalog.state)
+        summary = self._catalog.state.find(CheckpointId(str(ref)))
+        return summary or self.reader.resolve(ref, catalog=self._catalog.state)
 
 
 def open_store(

@@ -71,10 +71,10 @@ class VerifyReport:
 
     def all_findings(self) -> list[Finding]:
         """Store-wide findings, then those of the checkpoints; each once."""
-        seen: dict[Finding, None] = dict.fromkeys(self.findings)
+        findings: dict[Finding, None] = dict.fromkeys(self.findings)
         for some in self.by_checkpoint.values():
-            seen.update(dict.fromkeys(some))
-        return [*seen]
+            findings.update(dict.fromkeys(some))
+        return [*findings]
 
 
 def verify_store(
@@ -118,8 +118,8 @@ def _look_at_documents(reader: StoreReader, report: VerifyReport) -> CatalogStat
     if outcomes is not None:
         report.findings.extend(outcomes.damage)
         if witnesses is not None:
-            seen = _guard(report, lambda: against(witnesses, state, outcomes, reader))
-            report.findings.extend(seen.damage[len(state.damage) :] if seen else ())
+            witnessed = _guard(report, lambda: against(witnesses, state, outcomes, reader))
+            report.findings.extend(witnessed.damage[len(state.damage) :] if witnessed else ())
     return state
 
 
@@ -133,29 +133,29 @@ def verify_checkpoints(
 ) -> dict[CheckpointId, Manifest]:
     """Check these checkpoints; findings go into the report under their ids."""
     manifests: dict[CheckpointId, Manifest] = {}
-    wanted: dict[str, FileEntry] = {}
+    entries: dict[str, FileEntry] = {}
     for summary in summaries:
         report.checkpoints += 1
-        found = report.by_checkpoint.setdefault(summary.checkpoint, [])
+        findings = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
             manifest = _twice(lambda summary=summary: reader.manifest(summary))  # type: ignore[misc]
         except (CorruptionError, RefusedError, NotFoundError) as error:
-            found.append(as_finding(error))
+            findings.append(as_finding(error))
             continue
         except HoldfastError as error:
             if not report.tolerant and error.kind != _BROKEN:
                 raise
-            found.append(as_finding(error))
+            findings.append(as_finding(error))
             continue
-        found.extend(_against_catalog(reader, manifest, summary))
+        findings.extend(_against_catalog(reader, manifest, summary))
         manifests[summary.checkpoint] = manifest
         for entry in manifest.files:
-            known = wanted.setdefault(reader.directory.file(entry), entry)
+            known = entries.setdefault(reader.directory.file(entry), entry)
             if (known.size, known.sha256) != (entry.size, entry.sha256):
-                found.append(
+                findings.append(
                     _finding("entries_differ", "two manifests disagree about a file", entry.path)
                 )
-    broken = _check_files(reader, wanted, report, progress, threads)
+    broken = _check_files(reader, entries, report, progress, threads)
     for checkpoint, manifest in manifests.items():
         report.by_checkpoint[checkpoint].extend(
             broken[path]
@@ -166,17 +166,17 @@ def verify_checkpoints(
     return manifests
 
 
-def intact(found: Iterable[Finding]) -> bool:
+def intact(findings: Iterable[Finding]) -> bool:
     """Whether a checkpoint with these findings can be resumed from."""
-    found = [*found]
-    return not errors_of(found) and all(finding.kind != RETIRED for finding in found)
+    findings = [*findings]
+    return not errors_of(findings) and all(finding.kind != RETIRED for finding in findings)
 
 
 def _forgive_retired(reader: StoreReader, report: VerifyReport) -> None:
     """A checkpoint that the pipeline gave up meanwhile may lose its files: that is no damage."""
-    suspects = [c for c, found in report.by_checkpoint.items() if errors_of(found)]
-    gone = reader.retired(suspects) if suspects else set()
-    for checkpoint in gone:
+    suspects = [c for c, findings in report.by_checkpoint.items() if errors_of(findings)]
+    retired = reader.retired(suspects) if suspects else set()
+    for checkpoint in retired:
         report.by_checkpoint[checkpoint] = [
             _finding(
                 RETIRED,
@@ -196,30 +196,30 @@ def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) 
         (manifest.parent, summary.parent, "parent"),
         (manifest.pipeline, reader.directory.pipeline, "pipeline"),
     )
-    found = [
+    findings = [
         _finding("catalog_differs", f"catalog and manifest disagree about the {what}", path, b, a)
         for a, b, what in pairs
         if a != b
     ]
-    return [*found, *(f for f in validate(manifest) if f.severity != "info")]
+    return [*findings, *(f for f in validate(manifest) if f.severity != "info")]
 
 
 def _check_files(
     reader: StoreReader,
-    wanted: dict[str, FileEntry],
+    entries: dict[str, FileEntry],
     report: VerifyReport,
     progress: Progress | None,
     threads: int,
 ) -> dict[str, Finding]:
-    total = sum(entry.size for entry in wanted.values())
+    total = sum(entry.size for entry in entries.values())
     workers = max(threads, min(reader.directory.storage.parallel, 16))
     broken: dict[str, Finding] = {}
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
-        found = check_file(
+        finding = check_file(
             reader.directory.storage, *item, deep=report.deep, tolerant=report.tolerant
         )
-        return (*item, found)
+        return (*item, finding)
 
     def note(checked: Iterable[tuple[str, FileEntry, Finding | None]]) -> None:
         for path, entry, finding in checked:
@@ -231,10 +231,10 @@ def _check_files(
                 progress(report.bytes, total)
 
     if reader.directory.storage.parallel == 1 and (not report.deep or total < _THREADS_FROM_BYTES):
-        note(map(check, wanted.items()))  # starting threads would cost more than it saves
+        note(map(check, entries.items()))  # starting threads would cost more than it saves
     else:
         with ThreadPoolExecutor(workers) as pool:
-            note(pool.map(check, wanted.items()))
+            note(pool.map(check, entries.items()))
     return broken
 
 
@@ -389,11 +389,11 @@ def _check_below(
     """
     if not below:
         return
-    wanted = [*sorted(below), state.base]
+    numbers = [*sorted(below), state.base]
     contents = reader.directory.get_many(
-        [paths.record(n) for n in wanted], bytes_max=RECORD_BYTES_MAX
+        [paths.record(n) for n in numbers], bytes_max=RECORD_BYTES_MAX
     )
-    known = dict(zip(wanted, contents, strict=True))
+    known = dict(zip(numbers, contents, strict=True))
     chained, free = _leads_to(known, reader, state.base)
     for number in sorted(below):
         if isinstance(known[number], NotFoundError):

@@ -134,14 +134,20 @@ class Compactor:
 
     def _candidates(self, runs: Mapping[str, list[RunInfo]]) -> list[_Candidate]:
         """Where compaction may pay, the most layers first."""
-        found = []
+        candidates = []
         for trace, all_runs in runs.items():
-            for partition, mine in enumerate(runs_by_partition(all_runs, self._partitions)):
+            for partition, partition_runs in enumerate(
+                runs_by_partition(all_runs, self._partitions)
+            ):
                 within = partition_range(partition, self._partitions)
-                count = len(layers(run_slices(mine, within))) if len(mine) > 1 else len(mine)
+                count = (
+                    len(layers(run_slices(partition_runs, within)))
+                    if len(partition_runs) > 1
+                    else len(partition_runs)
+                )
                 if count >= min(self._policy.fanout, self._policy.runs_max):
-                    found.append(_Candidate(count, trace, partition, mine))
-        return sorted(found, key=lambda place: -place.layers)
+                    candidates.append(_Candidate(count, trace, partition, partition_runs))
+        return sorted(candidates, key=lambda place: -place.layers)
 
     def start(
         self,

@@ -321,7 +321,7 @@ class Engine:
         }
         names = [*self._resolved, *(sink.name for sink in self._graph.sinks)]
         jobs = {}
-        held = {**self._state.runs, **self._shadow}
+        runs = {**self._state.runs, **self._shadow}
         for name in names:
             traces = self._resolved[name].task.traces if name in self._resolved else {}
             jobs[name] = StageJob(
@@ -329,7 +329,7 @@ class Engine:
                 # A later epoch of one checkpoint builds on what the earlier ones wrote.
                 parent=pending.checkpoint if pending.epochs else self._state.parent,
                 epoch=self._state.epoch,
-                runs={trace: held.get(trace, []) for trace in traces},
+                runs={trace: runs.get(trace, []) for trace in traces},
                 staging=staging,
                 watermark_us=watermark_us,
                 previous_watermark_us=previous_watermark_us,
@@ -362,10 +362,12 @@ class Engine:
         for name, split in plan.splits.items():
             self._readers[name].advance(split)
             observed = plan.observed.get(name)
-            seen = observed.read() if observed else None
-            self._watermarks.seen(name, seen.newest_us if seen else None)
-            future += seen.future if seen else 0
-            rows += rows_of(self._readers[name], split, seen.rows if seen else None, plan.scans)
+            observation = observed.read() if observed else None
+            self._watermarks.seen(name, observation.newest_us if observation else None)
+            future += observation.future if observation else 0
+            rows += rows_of(
+                self._readers[name], split, observation.rows if observation else None, plan.scans
+            )
         pending.rows += rows
         pending.epochs += 1
         epoch, state.epoch = state.epoch, state.epoch + 1

@@ -61,12 +61,12 @@ class BagPartition(TracePartition):
             rows, probes = take(rows, np.flatnonzero(~behind)), probes[~behind]
         groups = group_rows(probes, [rows.column(i - 1) for i in self.schema.value_indices])
         sums = groups.sums(rows.column(0).to_numpy())
-        kept = np.flatnonzero(sums)
-        first = groups.first()[kept]
+        nonzero = np.flatnonzero(sums)
+        first = groups.first()[nonzero]
         picks = pa.array(first)
         taken = [rows.column(i - 1).take(picks) for i in self.schema.identity_indices]
         answer = pa.RecordBatch.from_arrays(taken, schema=row_schema)
-        return BagAnswer(probes[first], sums[kept], answer, len(hashes))
+        return BagAnswer(probes[first], sums[nonzero], answer, len(hashes))
 
     def _combined(self, rows: Any) -> Any:
         if not rows.num_rows:

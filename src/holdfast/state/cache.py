@@ -126,16 +126,16 @@ class RunCache:
 
     def _evict(self, incoming: int, keep: str, now_ns: int) -> None:
         """Make room for a file that is about to get its name, and remove dead downloads."""
-        held = []
+        entries = []
         for entry in os.scandir(self._directory):
             with contextlib.suppress(FileNotFoundError):
-                seen = entry.stat(follow_symlinks=False)
-                if entry.name.startswith(_PARTIAL) and seen.st_mtime_ns < now_ns - _DEAD_NS:
+                status = entry.stat(follow_symlinks=False)
+                if entry.name.startswith(_PARTIAL) and status.st_mtime_ns < now_ns - _DEAD_NS:
                     self._remove(entry.path)
                 elif entry.name.endswith(_SUFFIX) and entry.name != keep:
-                    held.append((seen.st_mtime_ns, seen.st_size, entry.path))
-        total = incoming + sum(size for _, size, _ in held)
-        for _, size, path in sorted(held):
+                    entries.append((status.st_mtime_ns, status.st_size, entry.path))
+        total = incoming + sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
             if total <= self._bytes_max:
                 return
             self._remove(path)

@@ -96,10 +96,10 @@ def plan_compaction(
 ) -> CompactionPlan | None:
     """The next compaction of one partition, or None when its runs are in good order."""
     within = partition_range(partition, partitions)
-    found = layers(run_slices(runs, within))
-    sizes = [_bytes(layer) for layer in found]
+    all_layers = layers(run_slices(runs, within))
+    sizes = [_bytes(layer) for layer in all_layers]
     span = choose_layers(sizes, policy)
-    return None if span is None else _plan(found, span, within)
+    return None if span is None else _plan(all_layers, span, within)
 
 
 def plan_full_compaction(
@@ -110,11 +110,13 @@ def plan_full_compaction(
     None when it is one run already; `always` plans even then, to drop outdated rows.
     """
     within = partition_range(partition, partitions)
-    found = layers(run_slices(runs, within))
-    tidy = len(found) == 1 and len(found[0]) == 1 and found[0][0].run.vnodes == within
-    if not found or (tidy and found[0][0].run.snapshot and not always):
+    all_layers = layers(run_slices(runs, within))
+    compacted = (
+        len(all_layers) == 1 and len(all_layers[0]) == 1 and all_layers[0][0].run.vnodes == within
+    )
+    if not all_layers or (compacted and all_layers[0][0].run.snapshot and not always):
         return None
-    return _plan(found, (0, len(found)), within)
+    return _plan(all_layers, (0, len(all_layers)), within)
 
 
 def choose_layers(sizes: Sequence[int], policy: CompactionPolicy) -> tuple[int, int] | None:
@@ -160,8 +162,10 @@ def _bytes(layer: Sequence[RunSlice]) -> int:
     return sum(run_slice.bytes_estimate for run_slice in layer)
 
 
-def _plan(found: list[list[RunSlice]], span: tuple[int, int], within: VnodeRange) -> CompactionPlan:
-    chosen = [run_slice for layer in found[span[0] : span[1]] for run_slice in layer]
+def _plan(
+    all_layers: list[list[RunSlice]], span: tuple[int, int], within: VnodeRange
+) -> CompactionPlan:
+    chosen = [run_slice for layer in all_layers[span[0] : span[1]] for run_slice in layer]
     runs = tuple({run_slice.run.path: run_slice.run for run_slice in chosen}.values())
     return CompactionPlan(
         runs=runs,

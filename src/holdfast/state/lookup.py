@@ -53,28 +53,28 @@ class Hits:
 
 
 def find_rows(
-    view: RunView, probe: Probe, wanted: np.ndarray | None, columns: Sequence[int]
+    view: RunView, probe: Probe, open_probes: np.ndarray | None, columns: Sequence[int]
 ) -> list[Hits]:
-    """All rows of one view whose keys are among the probes; `wanted` restricts the probes.
+    """All rows of one view whose keys are among the probes; `open_probes` restricts the probes.
 
     Record batches are only gathered from one by one; keys are compared for many of them at once.
     """
     keys = view.run.schema.key_indices
-    hashes = probe.hashes if wanted is None else probe.hashes[wanted]
-    found: list[Hits] = []
+    hashes = probe.hashes if open_probes is None else probe.hashes[open_probes]
+    hits: list[Hits] = []
     positions: list[np.ndarray] = []
     gathered: list[list[Any]] = []
     pairs = 0
     for number, places, rows in view.find(hashes):
         batch = view.run.batch(number)
         index = pa.array(rows)
-        positions.append(places if wanted is None else wanted[places])
+        positions.append(places if open_probes is None else open_probes[places])
         gathered.append([batch.column(i).take(index) for i in (*keys, *columns)])
         pairs += len(rows)
         if pairs >= PAIRS_MAX:
-            found += _equal_only(view, probe, positions, gathered, columns)
+            hits += _equal_only(view, probe, positions, gathered, columns)
             positions, gathered, pairs = [], [], 0
-    return found + _equal_only(view, probe, positions, gathered, columns)
+    return hits + _equal_only(view, probe, positions, gathered, columns)
 
 
 def _equal_only(
@@ -90,16 +90,16 @@ def _equal_only(
     places = np.concatenate(positions)
     joined = [_join_arrays(pieces) for pieces in zip(*gathered, strict=True)]
     width = len(view.run.schema.keys)
-    asked = pa.array(places)
-    same = rows_equal(joined[:width], [column.take(asked) for column in probe.columns])
-    kept = joined[width:]
+    probe_index = pa.array(places)
+    same = rows_equal(joined[:width], [column.take(probe_index) for column in probe.columns])
+    answers = joined[width:]
     if not same.all():
         mask = pa.array(same)
-        places, kept = places[same], [column.filter(mask) for column in kept]
+        places, answers = places[same], [column.filter(mask) for column in answers]
     if not len(places):
         return []
     schema = pa.schema([view.run.schema.stored.field(i) for i in columns])
-    return [Hits(places, pa.RecordBatch.from_arrays(kept, schema=schema))]
+    return [Hits(places, pa.RecordBatch.from_arrays(answers, schema=schema))]
 
 
 def _join_arrays(pieces: Sequence[Any]) -> Any:
@@ -111,16 +111,16 @@ def newest_rows(views: Sequence[RunView], probe: Probe, columns: Sequence[int]) 
     open_probes: np.ndarray | None = None
     hits: list[Hits] = []
     for view in reversed(views):
-        found = find_rows(view, probe, open_probes, columns)
-        hits += found
-        if found:
-            done = np.zeros(len(probe), np.bool_)
+        view_hits = find_rows(view, probe, open_probes, columns)
+        hits += view_hits
+        if view_hits:
+            answered = np.zeros(len(probe), np.bool_)
             if open_probes is not None:
-                done[:] = True
-                done[open_probes] = False
-            for hit in found:
-                done[hit.positions] = True
-            open_probes = np.flatnonzero(~done)
+                answered[:] = True
+                answered[open_probes] = False
+            for hit in view_hits:
+                answered[hit.positions] = True
+            open_probes = np.flatnonzero(~answered)
             if not len(open_probes):
                 break
     return _join(hits, views, columns)

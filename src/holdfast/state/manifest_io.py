@@ -90,8 +90,8 @@ def runs_of(manifest: Manifest, operator: str) -> tuple[RunInfo, ...]:
             checkpoint=manifest.checkpoint,
             traces=",".join(e.name for e in manifest.operators if e.trace != "small") or "none",
         )
-    found = [info_of(file, entry.trace) for file in manifest.files_of(operator)]
-    return tuple(live_runs(found))
+    runs = [info_of(file, entry.trace) for file in manifest.files_of(operator)]
+    return tuple(live_runs(runs))
 
 
 def entry_of(run: RunInfo) -> FileEntry:

@@ -121,15 +121,15 @@ def resolve(rows: Any, schema: TraceSchema) -> Any:
 
 def _drop(rows: Any, schema: TraceSchema, how: Combine) -> Any:
     """Leave out what nobody needs any more."""
-    gone: np.ndarray | None = None
+    dropped: np.ndarray | None = None
     if schema.kind is TraceKind.LATEST:
         if how.bottom:
-            gone = rows.column(1).to_numpy(zero_copy_only=False)
+            dropped = rows.column(1).to_numpy(zero_copy_only=False)
         elif not schema.time_is_key:
             return rows
     behind = schema.behind(rows, how.time_bound_us)
     if behind is not None:
-        gone = behind if gone is None else gone | behind
-    if gone is None or not gone.any():
+        dropped = behind if dropped is None else dropped | behind
+    if dropped is None or not dropped.any():
         return rows
-    return take(rows, np.flatnonzero(~gone))
+    return take(rows, np.flatnonzero(~dropped))

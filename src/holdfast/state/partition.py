@@ -116,19 +116,19 @@ def run_slices(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list
     """What has to be read for these vnodes, oldest first."""
     inside = [run for run in runs if run.vnodes.intersect(within)]
     inside.sort(key=lambda run: (run.epoch_low, -run.epoch_high, run.vnodes))
-    near = _near(inside)
-    found: list[RunSlice] = []
+    neighbours = _near(inside)
+    slices: list[RunSlice] = []
     for run in inside:
         pieces = [piece] if (piece := run.vnodes.intersect(within)) else []
-        for other in near[run.vnodes]:
+        for other in neighbours[run.vnodes]:
             if other is run or not other.overlaps(run):
                 continue
             if other.covers(run):
                 pieces = [rest for piece in pieces for rest in piece.subtract(other.vnodes)]
             elif not run.covers(other):
                 raise _ambiguous(run, other)
-        found += [RunSlice(run, piece) for piece in pieces]
-    return found
+        slices += [RunSlice(run, piece) for piece in pieces]
+    return slices
 
 
 def _near(runs: Iterable[RunInfo]) -> dict[VnodeRange, list[RunInfo]]:
@@ -137,24 +137,24 @@ def _near(runs: Iterable[RunInfo]) -> dict[VnodeRange, list[RunInfo]]:
     for run in runs:
         by_range.setdefault(run.vnodes, []).append(run)
     return {
-        mine: [
+        vnodes: [
             run
             for other, some in by_range.items()
-            if other.low < mine.high and mine.low < other.high
+            if other.low < vnodes.high and vnodes.low < other.high
             for run in some
         ]
-        for mine in by_range
+        for vnodes in by_range
     }
 
 
 def runs_by_partition(runs: Iterable[RunInfo], partitions: int) -> list[list[RunInfo]]:
     """The runs that each partition reads something of."""
     table = partition_table(partitions).tolist()
-    found: list[list[RunInfo]] = [[] for _ in range(partitions)]
+    by_partition: list[list[RunInfo]] = [[] for _ in range(partitions)]
     for run in runs:
         for partition in range(table[run.vnodes.low], table[run.vnodes.high - 1] + 1):
-            found[partition].append(run)
-    return found
+            by_partition[partition].append(run)
+    return by_partition
 
 
 def _ambiguous(run: RunInfo, other: RunInfo) -> IncompatibleError:
@@ -173,10 +173,10 @@ def live_runs(runs: Sequence[RunInfo]) -> list[RunInfo]:
 
     A run without rows matters only as long as it replaces another that is still read elsewhere.
     """
-    seen: dict[str, RunInfo] = {}
+    by_path: dict[str, RunInfo] = {}
     for run_slice in run_slices(runs):
-        seen.setdefault(run_slice.run.path, run_slice.run)
-    live = list(seen.values())
+        by_path.setdefault(run_slice.run.path, run_slice.run)
+    live = list(by_path.values())
     return [run for run in live if run.rows or hides_any(run, live)]
 
 
@@ -185,11 +185,11 @@ def hides_any(run: RunInfo, others: Iterable[RunInfo]) -> bool:
     return any(run.covers(other) and run.vnodes.intersect(other.vnodes) for other in others)
 
 
-def layers(found: Sequence[RunSlice]) -> list[list[RunSlice]]:
+def layers(slices: Sequence[RunSlice]) -> list[list[RunSlice]]:
     """Run slices in groups with disjoint epochs, oldest first: a compaction cuts between them."""
     groups: list[list[RunSlice]] = []
     reach = -1
-    for run_slice in sorted(found, key=lambda s: (s.run.epoch_low, s.run.epoch_high)):
+    for run_slice in sorted(slices, key=lambda s: (s.run.epoch_low, s.run.epoch_high)):
         if groups and run_slice.run.epoch_low <= reach:
             groups[-1].append(run_slice)
         else:

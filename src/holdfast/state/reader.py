@@ -108,9 +108,9 @@ def _unshared(before: TraceReader, after: TraceReader) -> tuple[list[RunSlice], 
     )
 
 
-def _cut(found: list[RunSlice], cuts: list[int]) -> list[RunSlice]:
+def _cut(slices: list[RunSlice], cuts: list[int]) -> list[RunSlice]:
     pieces = []
-    for run_slice in found:
+    for run_slice in slices:
         low, high = run_slice.vnodes.low, run_slice.vnodes.high
         inner = [low, *(cut for cut in cuts if low < cut < high), high]
         for a, b in itertools.pairwise(inner):

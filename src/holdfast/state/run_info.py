@@ -149,10 +149,13 @@ class RunInfo:
 
     def covers(self, other: RunInfo) -> bool:
         """Whether this run stands for all that the other one does, and more or more recently."""
-        mine, theirs = (self.epoch_low, self.epoch_high), (other.epoch_low, other.epoch_high)
-        if mine == theirs:
+        own_epochs, other_epochs = (
+            (self.epoch_low, self.epoch_high),
+            (other.epoch_low, other.epoch_high),
+        )
+        if own_epochs == other_epochs:
             return self.generation > other.generation
-        return mine[0] <= theirs[0] and theirs[1] <= mine[1]
+        return own_epochs[0] <= other_epochs[0] and other_epochs[1] <= own_epochs[1]
 
     def overlaps(self, other: RunInfo) -> bool:
         """Whether any epoch belongs to both."""

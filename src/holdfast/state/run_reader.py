@@ -110,11 +110,11 @@ class RunSource:
     def open(self, info: RunInfo, schema: TraceSchema, *, keep: bool = True) -> RunFile:
         """Open one run, or find it open; `keep` is for runs that will be asked for again."""
         with self._lock:
-            found = self._opened.pop(info, None)
-            if found is not None:
-                self._opened[info] = found  # youngest again
-        if found is not None and found.schema == schema:
-            return found
+            run_file = self._opened.pop(info, None)
+            if run_file is not None:
+                self._opened[info] = run_file  # youngest again
+        if run_file is not None and run_file.schema == schema:
+            return run_file
         run = self._open(info, schema)
         if keep:
             with self._lock:
@@ -125,9 +125,9 @@ class RunSource:
 
     def retain(self, runs: Iterable[RunInfo]) -> None:
         """Close every open run that is not among these."""
-        wanted = set(runs)
+        retained = set(runs)
         with self._lock:
-            for info in [info for info in self._opened if info not in wanted]:
+            for info in [info for info in self._opened if info not in retained]:
                 del self._opened[info]
 
     def _open(self, info: RunInfo, schema: TraceSchema) -> RunFile:
@@ -147,13 +147,13 @@ class RunSource:
 
     def _open_local(self, local: Path, info: RunInfo, schema: TraceSchema) -> RunFile:
         try:
-            found = local.stat()
-            _check_size(found.st_size, info)
+            status = local.stat()
+            _check_size(status.st_size, info)
             content = map_file(local)
         except OSError as error:
             raise_missing_or_storage(error, info)
         if self._verify is Verify.DIGEST:
-            mark = (info.sha256, found.st_dev, found.st_ino, found.st_mtime_ns)
+            mark = (info.sha256, status.st_dev, status.st_ino, status.st_mtime_ns)
             if mark not in self._verified:
                 _check_digest(hashlib.sha256(content).hexdigest(), info)
                 self._verified.add(mark)
@@ -278,15 +278,15 @@ class RunFile:
         expected = self.schema.stored
         if actual.equals(expected, check_metadata=False):
             return
-        wanted = {f"{f.name}: {f.type}" for f in expected}
+        expected_fields = {f"{f.name}: {f.type}" for f in expected}
         present = {f"{f.name}: {f.type}" for f in actual}
         raise IncompatibleError(
             "a run has another schema than its trace",
             kind="run_schema_differs",
             path=self.info.path,
-            missing="; ".join(sorted(wanted - present)) or None,
-            unexpected="; ".join(sorted(present - wanted)) or None,
-            order=None if wanted != present else "columns or nullability differ",
+            missing="; ".join(sorted(expected_fields - present)) or None,
+            unexpected="; ".join(sorted(present - expected_fields)) or None,
+            order=None if expected_fields != present else "columns or nullability differ",
             remedy="open the trace with the schema that it was written with",
         )
 
@@ -327,7 +327,7 @@ class RunFile:
                 (summary.time_min_us, summary.time_max_us),
             ),
         }
-        wrong = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+        differences = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
         if info.trace != str(self.schema.kind):
             raise IncompatibleError(
                 "a run belongs to another kind of trace",
@@ -336,14 +336,14 @@ class RunFile:
                 expected=str(self.schema.kind),
                 actual=info.trace,
             )
-        if wrong:
+        if differences:
             raise CorruptionError(
                 "a run contradicts its record",
                 kind="run_facts_differ",
                 path=info.path,
                 **{
                     name: f"{want} in the record, {got} in the file"
-                    for name, (want, got) in wrong.items()
+                    for name, (want, got) in differences.items()
                 },
                 remedy=_REMEDY,
             )
@@ -370,19 +370,19 @@ class RunFile:
 
     def batch(self, number: int) -> Any:
         """One record batch; in place, unless the run is compressed."""
-        found = self._kept.get(number)
-        if found is not None:
-            return found
+        batch = self._kept.get(number)
+        if batch is not None:
+            return batch
         # Threads may share an open run: one batch is checked once, different ones side by side.
         with self._reading[number % _READ_LOCKS]:
-            found = self._kept.get(number)
-            if found is None:
-                found = self._guard(lambda: self._read_batch(number))
+            batch = self._kept.get(number)
+            if batch is None:
+                batch = self._guard(lambda: self._read_batch(number))
                 with self._lock:
                     while self._kept_max is not None and len(self._kept) >= self._kept_max:
                         self._kept.pop(next(iter(self._kept)))
-                    self._kept[number] = found
-        return found
+                    self._kept[number] = batch
+        return batch
 
     def hashes(self, number: int) -> np.ndarray:
         """The hashes of one record batch."""
@@ -393,18 +393,18 @@ class RunFile:
 
         Made when it is first asked for and kept while the run is open: runs never change.
         """
-        found = self._times
-        if found is None:
-            found = self._times = self._guard(self._make_time_index)
-        return found
+        index = self._times
+        if index is None:
+            index = self._times = self._guard(self._make_time_index)
+        return index
 
     def _make_time_index(self) -> tuple[np.ndarray, np.ndarray]:
         times, rows = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for number in range(self.batch_count):
             column = self.schema.times_us(self.batch(number))
-            given = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
+            valid_rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
             times.append(column.drop_null().to_numpy())
-            rows.append(given + self.batch_starts[number])
+            rows.append(valid_rows + self.batch_starts[number])
         micros = np.concatenate(times)
         if not len(micros):
             return micros, micros

@@ -107,11 +107,11 @@ class RunView:
         start, stop = self.row_range(self.low, self.high)
         rows = np.arange(start + step - 1, stop, step)
         numbers = np.searchsorted(self.run.batch_starts, rows, side="right") - 1
-        found = [
+        samples = [
             self.run.hashes(int(n))[rows[numbers == n] - self.run.batch_starts[n]]
             for n in np.unique(numbers)
         ]
-        return np.concatenate(found) if found else np.zeros(0, np.uint64)
+        return np.concatenate(samples) if samples else np.zeros(0, np.uint64)
 
 
 def _pieces(counts: np.ndarray) -> Iterator[slice]:

@@ -73,14 +73,14 @@ class TraceScan:
     def _begin(self) -> Prefetch[tuple[int, int], list[Any]]:
         free = all(view.run.in_place for view in self._views) and not self._gathers(self._views)
         ahead = AHEAD_IN_PLACE if free else 2 * self._threads
-        begun = Prefetch(self._window, self._windows, threads=self._threads, ahead=ahead)
-        self._all.append(begun)
-        return begun
+        prefetch = Prefetch(self._window, self._windows, threads=self._threads, ahead=ahead)
+        self._all.append(prefetch)
+        return prefetch
 
     def close(self) -> None:
         """Stop every reading that is under way."""
-        for begun in self._all:
-            begun.close()
+        for prefetch in self._all:
+            prefetch.close()
 
     def __arrow_c_schema__(self) -> object:
         """The columns, without reading."""
@@ -93,8 +93,8 @@ class TraceScan:
 
     def marked(self) -> Iterator[Any]:
         """Marker, keys and values of all rows as record batches."""
-        begun, self._begun = self._begun or self._begin(), None
-        for pieces in begun:
+        prefetch, self._begun = self._begun or self._begin(), None
+        for pieces in prefetch:
             for piece in pieces:
                 yield pa.RecordBatch.from_arrays(piece.columns[1:], schema=self.schema)
 
@@ -139,24 +139,26 @@ class TraceScan:
         return result
 
     def _outdated(self, piece: Any, newer: list[Any]) -> Any:
-        gone = np.zeros(piece.num_rows, np.bool_)
+        outdated = np.zeros(piece.num_rows, np.bool_)
         hashes = numbers(piece.column(0))
         for other in newer:
-            mine, theirs = meet(hashes, numbers(other.column(0)))
-            if len(mine):
-                same = self._same_keys(piece, mine, other, theirs)
-                gone[mine[same]] = True
-        return self._strike(piece, gone)
+            left_rows, right_rows = meet(hashes, numbers(other.column(0)))
+            if len(left_rows):
+                same = self._same_keys(piece, left_rows, other, right_rows)
+                outdated[left_rows[same]] = True
+        return self._strike(piece, outdated)
 
-    def _same_keys(self, left: Any, mine: np.ndarray, right: Any, theirs: np.ndarray) -> np.ndarray:
-        same = np.ones(len(mine), np.bool_)
+    def _same_keys(
+        self, left: Any, left_rows: np.ndarray, right: Any, right_rows: np.ndarray
+    ) -> np.ndarray:
+        same = np.ones(len(left_rows), np.bool_)
         for i in self._trace.key_indices:
             a, b = left.column(i), right.column(i)
             raw_a, raw_b = _raw(a), _raw(b)
             if raw_a is None or raw_b is None:
-                same &= rows_equal([a.take(indices(mine))], [b.take(indices(theirs))])
+                same &= rows_equal([a.take(indices(left_rows))], [b.take(indices(right_rows))])
             else:
-                same &= raw_a[mine] == raw_b[theirs]
+                same &= raw_a[left_rows] == raw_b[right_rows]
         return same
 
     def _gathered(self, found: list[list[Any]]) -> list[list[Any]]:
@@ -176,13 +178,13 @@ class TraceScan:
         behind = self._trace.behind(piece, self._bound)
         return piece if behind is None else self._strike(piece, behind)
 
-    def _strike(self, piece: Any, gone: np.ndarray) -> Any:
+    def _strike(self, piece: Any, struck: np.ndarray) -> Any:
         """The same rows, of which these do not count."""
-        if not gone.any():
+        if not struck.any():
             return piece
         columns = piece.columns
         marker = numbers(columns[1])
-        columns[1] = bits(marker | gone) if self._latest else indices(np.where(gone, 0, marker))
+        columns[1] = bits(marker | struck) if self._latest else indices(np.where(struck, 0, marker))
         return pa.RecordBatch.from_arrays(columns, schema=self._trace.stored)
 
 
@@ -216,8 +218,8 @@ def plan_windows(views: Sequence[RunView], rows_min: int) -> list[tuple[int, int
 def meet(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Where two ascending columns, each without repeats, have the same hash: rows of both."""
     if len(left) < len(right):
-        theirs, mine = meet(right, left)
-        return mine, theirs
+        right_rows, left_rows = meet(right, left)
+        return left_rows, right_rows
     first = int(np.searchsorted(right, left[0], side="left"))
     last = int(np.searchsorted(right, left[-1], side="right"))
     if first >= last:

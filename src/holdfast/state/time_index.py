@@ -52,12 +52,14 @@ def due_rows(
     read = schema.stored
     if not bag:
         read = pa.schema([read.field(i) for i in (0, *schema.key_indices)])
-    found: list[Any] = []
+    batches: list[Any] = []
     if low_us is None or low_us < high_us:
-        found = [rows for view in views for rows in _candidates(view, low_us, high_us, read.names)]
-    if not found:
+        batches = [
+            rows for view in views for rows in _candidates(view, low_us, high_us, read.names)
+        ]
+    if not batches:
         return empty_batch(schema.stored).select(list(names))
-    rows = join_batches([piece.replace_schema_metadata(None) for piece in found], read)
+    rows = join_batches([piece.replace_schema_metadata(None) for piece in batches], read)
     hashes = numbers(rows.column(0))
     columns = [rows.column(schema.stored.field(i).name) for i in schema.identity_indices]
     groups = group_rows(hashes, columns)
@@ -97,13 +99,13 @@ def _current(
     """Of some keys, given with their hashes, those whose newest version is alive and in range."""
     probe = Probe(numbers(keys.column(0)), keys.columns[1:])
     needed = {schema.marker, schema.time_column, *names}
-    wanted = [i for i, name in enumerate(schema.stored.names) if name in needed]
-    hits = newest_rows(views, probe, wanted)
+    columns = [i for i, name in enumerate(schema.stored.names) if name in needed]
+    hits = newest_rows(views, probe, columns)
     newest = take(hits.rows, np.argsort(hits.positions, kind="stable"))
     times = schema.times_us(newest)
-    given = times.is_valid().to_numpy(zero_copy_only=False)
+    valid_rows = times.is_valid().to_numpy(zero_copy_only=False)
     micros = numbers(times.fill_null(0))
-    live = given & (micros < high_us) & ~numbers(newest.column(schema.marker))
+    live = valid_rows & (micros < high_us) & ~numbers(newest.column(schema.marker))
     if low_us is not None:
         live &= micros >= low_us
     newest = newest.select(list(names))

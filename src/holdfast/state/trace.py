@@ -79,9 +79,9 @@ class TracePartition:
                 expected=str(cls.kind),
                 actual=str(schema.kind),
             )
-        found = run_slices(runs, partition_range(partition, partitions))
-        views = views_of(found, source, schema)
-        return cls(schema, views, partition, partitions, time_bound_us, fresh=not found)
+        slices = run_slices(runs, partition_range(partition, partitions))
+        views = views_of(slices, source, schema)
+        return cls(schema, views, partition, partitions, time_bound_us, fresh=not slices)
 
     def due(self, low_us: int | None, high_us: int, columns: Sequence[str] | None = None) -> Any:
         """Live rows with an event time from `low_us` to before `high_us`; None: from the beginning.
@@ -97,8 +97,8 @@ class TracePartition:
                 remedy="give the trace a time_column",
             )
         low = max((b for b in (low_us, self.time_bound_us) if b is not None), default=None)
-        gone = [] if self.kind is TraceKind.BAG else [self.schema.marker]
-        names = [name for name in self.schema.stored.names if name not in gone]
+        marker = [] if self.kind is TraceKind.BAG else [self.schema.marker]
+        names = [name for name in self.schema.stored.names if name not in marker]
         if columns is not None:
             names = [name for name in names if name in columns]
         return due_rows(self._views, self.schema, low, high_us, names)
@@ -170,12 +170,12 @@ class TracePartition:
 
 
 def views_of(
-    found: Iterable[RunSlice], source: RunSource, schema: TraceSchema, *, keep: bool = True
+    slices: Iterable[RunSlice], source: RunSource, schema: TraceSchema, *, keep: bool = True
 ) -> list[RunView]:
     """Segments as views of open runs, in the same order; each run is opened once."""
     opened: dict[str, RunFile] = {}
     views = []
-    for run_slice in found:
+    for run_slice in slices:
         run = opened.get(run_slice.run.path)
         if run is None:
             run = opened[run_slice.run.path] = source.open(run_slice.run, schema, keep=keep)

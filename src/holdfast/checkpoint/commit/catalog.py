@@ -128,10 +128,10 @@ def lineage(live: Iterable[Summary], checkpoint: CheckpointId) -> dict[Checkpoin
     """A checkpoint and its ancestors, as far back as they are live."""
     known = {entry.checkpoint: entry for entry in live}
     chain: dict[CheckpointId, Summary] = {}
-    here: CheckpointId | None = checkpoint
-    while here is not None and here in known and here not in chain:
-        chain[here] = known[here]
-        here = known[here].parent
+    ancestor: CheckpointId | None = checkpoint
+    while ancestor is not None and ancestor in known and ancestor not in chain:
+        chain[ancestor] = known[ancestor]
+        ancestor = known[ancestor].parent
     return chain
 
 
@@ -181,22 +181,22 @@ def record_numbers(directory: PipelineDirectory) -> list[Sequence]:
 def _read_chain(directory: PipelineDirectory, sequences: list[Sequence]) -> CatalogState:
     head = sequences[-1]
     base = _find_base(directory, sequences)
-    wanted = [number for number in sequences if number >= base]
-    if len(wanted) != head - base + 1:  # never count up to a number that a stranger has chosen
-        there = set(wanted)
-        missing = next(number for number in range(base, head + 1) if number not in there)
+    numbers = [number for number in sequences if number >= base]
+    if len(numbers) != head - base + 1:  # never count up to a number that a stranger has chosen
+        present = set(numbers)
+        missing = next(number for number in range(base, head + 1) if number not in present)
         raise CorruptionError(
             "the catalog has a gap",
             kind="catalog_gap",
             path=directory.at(paths.record(Sequence(missing))),
-            missing=head - base + 1 - len(wanted),
+            missing=head - base + 1 - len(numbers),
             remedy=REBUILD,
         )
     contents = directory.get_many(
-        [paths.record(number) for number in wanted], bytes_max=RECORD_BYTES_MAX
+        [paths.record(number) for number in numbers], bytes_max=RECORD_BYTES_MAX
     )
     chain = _Chain(CatalogState(base=base))
-    for number, content in zip(wanted, contents, strict=True):
+    for number, content in zip(numbers, contents, strict=True):
         if isinstance(content, HoldfastError) and not isinstance(content, CorruptionError):
             raise content
         chain.add(number, directory.at(paths.record(number)), content)
@@ -415,8 +415,8 @@ class CatalogWriter:
         known = {entry.checkpoint for entry in self.state.live}
         more = [entry for entry in lost if entry.checkpoint not in known]
         live = sorted([*self.state.live, *more], key=lambda entry: entry.sequence)
-        kept = tuple(f for f in self.state.damage if f.kind != "catalog_shrank")
-        if kept:
+        damage = tuple(f for f in self.state.damage if f.kind != "catalog_shrank")
+        if damage:
             return  # a base would bury the other damage
         self.append(BaseBody(live=live, epoch_max=max(self.state.epoch_max, epoch_max)))
         self.state = replace(self.state, damage=(), damaged_after=None)

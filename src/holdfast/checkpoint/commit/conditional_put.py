@@ -44,10 +44,10 @@ def publish(storage: Storage, path: str, data: bytes, clock: Clock) -> None:
                 break
         else:
             return
-        found = _found(storage, path, data)
-        if found == "ours":
+        verdict = _read_back(storage, path, data)
+        if verdict == "ours":
             return
-        if found == "other":
+        if verdict == "other":
             raise AlreadyExistsError("object exists already", path=path) from unknown
         # Not there, or nobody knows: the same bytes may safely be sent again.
     raise CommitUnknownError(
@@ -58,12 +58,12 @@ def publish(storage: Storage, path: str, data: bytes, clock: Clock) -> None:
     ) from unknown
 
 
-def _found(storage: Storage, path: str, data: bytes) -> Literal["ours", "other", "unknown"]:
+def _read_back(storage: Storage, path: str, data: bytes) -> Literal["ours", "other", "unknown"]:
     """Whose bytes are there."""
     try:
-        there = storage.get(path, bytes_max=len(data))
+        content = storage.get(path, bytes_max=len(data))
     except CorruptionError:
         return "other"  # larger than ours
     except HoldfastError:
         return "unknown"
-    return "ours" if there == data else "other"
+    return "ours" if content == data else "other"

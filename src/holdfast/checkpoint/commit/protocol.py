@@ -88,7 +88,7 @@ def commit_draft(
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
     try:
-        own = _check_own_files(directory, manifest)
+        own_paths = _check_own_files(directory, manifest)
         _check_inherited(directory, manifest, parent)
     except CorruptionError:
         catalog.confirm_alive()  # a successor's clean-up takes the drafts of whom it has fenced
@@ -101,7 +101,7 @@ def commit_draft(
         catalog.confirm_alive()
         raise
     try:
-        storage.barrier([*(directory.at(name) for name in own), directory.at(path)])
+        storage.barrier([*(directory.at(name) for name in own_paths), directory.at(path)])
     except HoldfastError:
         # A file that failed to sync once may sync "well" the next time without its data: what
         # was written must not be offered again.
@@ -160,12 +160,12 @@ def _forget(directory: PipelineDirectory, storage: Storage, path: str) -> None:
 
 def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int) -> None:
     """Nothing goes backwards, and the manifest is one that can be read again."""
-    wrong = errors_of(validate(manifest, parent=parent))
-    if wrong:
+    errors = errors_of(validate(manifest, parent=parent))
+    if errors:
         raise InvalidInputError(
-            f"the checkpoint is not complete: {wrong[0].message}",
+            f"the checkpoint is not complete: {errors[0].message}",
             kind="invalid_checkpoint",
-            findings="; ".join(str(finding) for finding in wrong[:10]),
+            findings="; ".join(str(finding) for finding in errors[:10]),
             remedy="correct the draft; nothing was committed",
         )
     if manifest.epoch <= epoch_max:
@@ -181,10 +181,10 @@ def _check_progress(manifest: Manifest, parent: Manifest | None, epoch_max: int)
     if parent.watermark_us is not None:
         _check_watermark(parent.watermark_us, manifest.watermark_us, None)
     for source in manifest.sources:
-        before = parent.source(source.name)
-        if before and before.watermark_us is not None:
-            _check_watermark(before.watermark_us, source.watermark_us, source.name)
-        order = compare(before.position, source.position) if before else "before"
+        parent_entry = parent.source(source.name)
+        if parent_entry and parent_entry.watermark_us is not None:
+            _check_watermark(parent_entry.watermark_us, source.watermark_us, source.name)
+        order = compare(parent_entry.position, source.position) if parent_entry else "before"
         if order not in ("equal", "before", "unordered"):
             raise InvalidInputError(
                 "a source went backwards",
@@ -210,11 +210,13 @@ def _check_watermark(before: int, now: int | None, source: str | None) -> None:
 def _check_own_files(directory: PipelineDirectory, manifest: Manifest) -> list[str]:
     """One listing shows whether every new file is there and whole, before anything is published."""
     prefix = manifest.own_prefix()
-    new = {e.path: e for e in manifest.files if e.pipeline is None and e.path.startswith(prefix)}
-    if not new:
+    new_files = {
+        e.path: e for e in manifest.files if e.pipeline is None and e.path.startswith(prefix)
+    }
+    if not new_files:
         return []
     sizes = {entry.path: entry.size for entry in directory.list(prefix.rstrip("/"))}
-    for path, entry in new.items():
+    for path, entry in new_files.items():
         if sizes.get(path) != entry.size:
             raise CorruptionError(
                 "a file of the draft is missing or has another size than its writer said",
@@ -224,7 +226,7 @@ def _check_own_files(directory: PipelineDirectory, manifest: Manifest) -> list[s
                 actual=sizes.get(path),
                 remedy="write the file again under a new attempt; nothing was committed",
             )
-    return list(new)
+    return list(new_files)
 
 
 def _check_inherited(

@@ -153,13 +153,13 @@ class Collector:
         needs = (e.pipeline for s in self._state.live for e in self.manifest(s).files)
         if self._lost(self._state) or any(pipeline not in (None, name) for pipeline in needs):
             return ()
-        held = pins_for(self._environment.storage, name)
-        if held:
+        fork_pins = pins_for(self._environment.storage, name)
+        if fork_pins:
             # A fork of this name that is made now opens the pipeline before it pins anything.
             self._catalog.confirm_alive()
-        for path in held.values():
+        for path in fork_pins.values():
             self._environment.storage.delete(path)
-        return tuple(held)
+        return tuple(fork_pins)
 
     def delete(
         self, summary: Summary, outcomes: Outcomes, *, current: CheckpointId | None
@@ -219,8 +219,8 @@ class Collector:
 
     def _check_safe(self, plan: RetentionPlan, outcomes: Outcomes) -> None:
         """The newest fully committed checkpoint that stays must be whole."""
-        for kept in plan.keep:
-            summary = kept.summary
+        for retained in plan.keep:
+            summary = retained.summary
             if summary.abandoned or not outcomes.fully_committed(summary):
                 continue
             if summary.checkpoint in self._trusted:
@@ -281,8 +281,8 @@ class Collector:
         """Revive what was pinned while it was being dropped; returns what stays dropped."""
         late = {p.checkpoint for p in self._reader.pins()}.intersection(dropped)
         if late:
-            gone = set(dropped) - late
-            self._catalog.append_base(tuple(e for e in live if e.checkpoint not in gone))
+            still_dropped = set(dropped) - late
+            self._catalog.append_base(tuple(e for e in live if e.checkpoint not in still_dropped))
         return tuple(checkpoint for checkpoint in dropped if checkpoint not in late)
 
     def _everything(self) -> list[Entry]:
@@ -344,7 +344,7 @@ class Collector:
 
     def _files_of(self, drop: Sequence[Summary]) -> list[Entry] | None:
         """What dropped checkpoints may leave behind; None means: look at everything."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for summary in drop:
             try:
                 manifest = self.manifest(summary)
@@ -352,12 +352,12 @@ class Collector:
                 return None
             for file in manifest.files:
                 if file.pipeline in (None, self._reader.directory.pipeline):
-                    found[file.path] = Entry(file.path, file.size)
+                    entries[file.path] = Entry(file.path, file.size)
             for entry in self._reader.directory.list(paths.checkpoint_dir(summary.checkpoint)):
-                found[entry.path] = entry
+                entries[entry.path] = entry
             for entry in self._outcome_entries(summary):
-                found[entry.path] = entry
-        return [*found.values()]
+                entries[entry.path] = entry
+        return [*entries.values()]
 
     def _outcome_entries(self, summary: Summary) -> list[Entry]:
         if not summary.sinks:

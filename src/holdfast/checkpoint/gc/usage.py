@@ -91,13 +91,13 @@ def footprints_of(
 
 def _outcome_bytes(reader: StoreReader, shown: Sequence[Summary]) -> Counter[int]:
     """By epoch, the bytes of what is recorded about its sinks."""
-    found: Counter[int] = Counter()
+    sizes: Counter[int] = Counter()
     epochs = {paths.outcomes_of(summary.epoch): summary.epoch for summary in shown if summary.sinks}
     for entry in reader.directory.list(paths.OUTCOMES) if epochs else ():
         epoch = epochs.get(entry.path[: paths.OUTCOMES_OF_LENGTH])
         if epoch is not None and paths.classify(entry.path) is not None:
-            found[epoch] += entry.size
-    return found
+            sizes[epoch] += entry.size
+    return sizes
 
 
 def _look_further(
@@ -141,9 +141,9 @@ def _files(
     if sha256_hex(content) != summary.manifest_sha256:
         return None
     try:
-        found = _decoder.decode(content)
-        if not found.segments:
-            return found.files
+        document = _decoder.decode(content)
+        if not document.segments:
+            return document.files
         path = reader.directory.at(paths.manifest(summary.checkpoint))
         whole = load_segments(reader.directory, parse_manifest(content, path, summary.checkpoint))
     except (msgspec.MsgspecError, CorruptionError):

@@ -92,7 +92,7 @@ class Evidence:
 
         What was retired while one looked has moved the catalog: it is looked at again.
         """
-        usable = not self.checked or any(intact(found) for found in self.checked.values())
+        usable = not self.checked or any(intact(findings) for findings in self.checked.values())
         quiet = self.failure is None and not self.state.damage and not self.retired
         return quiet and usable
 
@@ -153,14 +153,14 @@ def _gather(reader: StoreReader, settings: Settings, resume: Ref | None) -> Evid
         witnesses = call_witnesses(reader)
         state, outcomes = reader.catalog(), reader.outcomes()
         state = against(witnesses, state, outcomes, reader)
-        wanted = reader.resolve(resume, catalog=state) if resume is not None else None
+        target = reader.resolve(resume, catalog=state) if resume is not None else None
     except (CorruptionError, IncompatibleError, NotFoundError) as error:
         return replace(empty, header=header, failure=error)
     checked: dict[CheckpointId, tuple[Finding, ...]] = {}
     manifests: dict[CheckpointId, Manifest] = {}
     depth: Literal["none", "shallow", "deep"] = "none"
     coverage = Coverage()
-    for entry in [wanted] if wanted else state.candidates:
+    for entry in [target] if target else state.candidates:
         deep = _deep(settings, entry)
         report = VerifyReport(deep=deep)
         manifests.update(verify_checkpoints(reader, [entry], report))
@@ -173,13 +173,15 @@ def _gather(reader: StoreReader, settings: Settings, resume: Ref | None) -> Evid
         if intact(checked[entry.checkpoint]):
             break
     retired = any(f.kind == RETIRED for found in checked.values() for f in found)
-    ancestors = lineage(state.live, wanted.checkpoint).values() if wanted else ()
+    ancestors = lineage(state.live, target.checkpoint).values() if target else ()
     for entry in (*state.candidates, *ancestors):
         if entry.checkpoint not in manifests and entry.checkpoint not in checked and entry.sinks:
             retired |= not _try_manifest(reader, entry, manifests)
-    seen = max(state.epoch_max, outcomes.epoch_max)
+    epoch_seen = max(state.epoch_max, outcomes.epoch_max)
     if state.damage:
-        seen = max(seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader))
+        epoch_seen = max(
+            epoch_seen, _epoch_of_manifests(reader), epochs_beyond(witnesses, state, reader)
+        )
     return replace(
         empty,
         header=header,
@@ -188,7 +190,7 @@ def _gather(reader: StoreReader, settings: Settings, resume: Ref | None) -> Evid
         checked=checked,
         manifests=manifests,
         depth=depth,
-        epoch_seen=seen,
+        epoch_seen=epoch_seen,
         retired=retired,
         rescue=lost_but_whole(witnesses, state, reader),
         coverage=coverage,
@@ -215,7 +217,7 @@ def _hash_more(
     if settings.recovery_verify == "shallow":
         return Coverage(0, 0, total.files, total.bytes)
     left, files, size = settings.recovery_deep_bytes_max, 0, 0
-    found = report.by_checkpoint[manifest.checkpoint]
+    findings = report.by_checkpoint[manifest.checkpoint]
     newest_first = [*reversed(manifest.files)]
     newest_first.sort(key=lambda entry: entry.kind in _RUNS)
     for entry in newest_first:
@@ -226,8 +228,8 @@ def _hash_more(
         finding = check_file(
             reader.directory.storage, reader.directory.file(entry), entry, deep=True
         )
-        if finding is not None and finding not in found:
-            found.append(finding)
+        if finding is not None and finding not in findings:
+            findings.append(finding)
     return Coverage(files, size, total.files - files, total.bytes - size)
 
 

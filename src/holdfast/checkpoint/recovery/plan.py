@@ -137,7 +137,7 @@ def plan_recovery(evidence: Evidence, options: RecoveryOptions) -> RecoveryPlan:
         rescue=evidence.rescue,
         coverage=evidence.coverage,
         damaged=bool(evidence.state.damage or evidence.outcomes.damage)
-        or any(errors_of([*found]) for found in evidence.checked.values()),
+        or any(errors_of([*findings]) for findings in evidence.checked.values()),
     )
     if evidence.failure is not None:
         return _refuse(plan, evidence.failure)
@@ -196,7 +196,7 @@ def _choose(plan: RecoveryPlan, evidence: Evidence, options: RecoveryOptions) ->
 
 def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]:
     """Tokens of the chosen checkpoint and of older live ones that were never committed."""
-    found: list[PendingToken] = []
+    tokens: list[PendingToken] = []
     for entry in evidence.state.live:
         if not _stays(plan, entry):
             continue
@@ -204,12 +204,12 @@ def _pending(plan: RecoveryPlan, evidence: Evidence) -> tuple[PendingToken, ...]
         for sink in manifest.sinks if manifest else ():
             status = evidence.outcomes.status(entry.checkpoint, sink.name)
             if status in ("pending", "failed"):
-                found.append(
+                tokens.append(
                     PendingToken(
                         entry.checkpoint, entry.epoch, sink.name, sink.token, sink.replay, status
                     )
                 )
-    return tuple(found)
+    return tuple(tokens)
 
 
 def _stays(plan: RecoveryPlan, entry: Summary) -> bool:
@@ -304,7 +304,8 @@ def _refuse(plan: RecoveryPlan, refusal: HoldfastError) -> RecoveryPlan:
 
 def _nothing_intact(evidence: Evidence, options: RecoveryOptions) -> CorruptionError:
     first = next(
-        (f for found in evidence.checked.values() for f in found if f.severity == "error"), None
+        (f for findings in evidence.checked.values() for f in findings if f.severity == "error"),
+        None,
     )
     asked = f" ({options.resume})" if options.resume is not None else ""
     shrank = next((f for f in evidence.state.damage if f.kind == SHRANK), None)

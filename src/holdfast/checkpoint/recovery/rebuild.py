@@ -100,9 +100,9 @@ class RebuildPlan:
     def __str__(self) -> str:
         """The plan as a person reads it."""
         lines = [f"pipeline {self.pipeline}: {len(self.take)} checkpoints found"]
-        for found in self.take:
-            proof = "confirmed" if found.confirmed else "not confirmed by a later one or a sink"
-            lines.append(f"  take epoch {found.summary.epoch} {found.summary.checkpoint}: {proof}")
+        for entry in self.take:
+            proof = "confirmed" if entry.confirmed else "not confirmed by a later one or a sink"
+            lines.append(f"  take epoch {entry.summary.epoch} {entry.summary.checkpoint}: {proof}")
         lines += [f"  leave {path}: {reason}" for path, reason in self.leave.items()]
         lines += [
             f"  undecided {checkpoint}: name one of these to keep" for checkpoint in self.undecided
@@ -157,7 +157,7 @@ def lost_but_whole(
     """Checkpoints whose records the catalog has lost, and that a rebuild could bring back."""
     if not any(finding.kind == SHRANK for finding in state.damage):
         return ()
-    found = []
+    candidates = []
     for manifest, data in strays(witnesses, state, reader):
         # Older ones are what a drop or a crash has left: the records of their numbers are there.
         if manifest.sequence < state.head:
@@ -167,8 +167,8 @@ def lost_but_whole(
         except CorruptionError:
             continue
         if _unfit(reader, whole) is None:
-            found.append(msgspec.structs.replace(summarise(whole, data), abandoned=True))
-    return tuple(sorted(found, key=lambda summary: summary.sequence))
+            candidates.append(msgspec.structs.replace(summarise(whole, data), abandoned=True))
+    return tuple(sorted(candidates, key=lambda summary: summary.sequence))
 
 
 def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) -> RebuildPlan:
@@ -178,9 +178,9 @@ def plan_rebuild(reader: StoreReader, *, choose: Collection[CheckpointId] = ()) 
     what was listed nothing may be left: then all is looked at again.
     """
     for _ in range(_TRIES):
-        there = record_numbers(reader.directory)
+        numbers = record_numbers(reader.directory)
         plan = _look(reader, choose)
-        if (plan.take and not plan.leap) or record_numbers(reader.directory) == there:
+        if (plan.take and not plan.leap) or record_numbers(reader.directory) == numbers:
             return plan
     raise _busy(reader.directory.pipeline)
 
@@ -191,22 +191,22 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
     hint = read_hint(reader.directory)
     there = record_numbers(reader.directory)
     outcomes = reader.outcomes()
-    found, leave = _scan(reader)
-    _leave_dropped(reader, there, found, leave)
-    parents = {manifest.parent for manifest, _ in found.values()}
+    manifests, leave = _scan(reader)
+    _leave_dropped(reader, there, manifests, leave)
+    parents = {manifest.parent for manifest, _ in manifests.values()}
     by_sequence: dict[int, list[CheckpointId]] = {}
-    for checkpoint, (manifest, _) in found.items():
+    for checkpoint, (manifest, _) in manifests.items():
         by_sequence.setdefault(manifest.sequence, []).append(checkpoint)
     take: list[FoundManifest] = []
     undecided: list[CheckpointId] = []
     for _, rivals in sorted(by_sequence.items()):
-        proven = {c for c in rivals if c in parents or _has_outcome(c, found[c][0], outcomes)}
+        proven = {c for c in rivals if c in parents or _has_outcome(c, manifests[c][0], outcomes)}
         winners = _winners(rivals, proven, choose)
         decided = len(winners) == 1 or proven.issuperset(winners)
         if not decided:
             undecided.extend(winners)
         for checkpoint in rivals:
-            manifest, data = found[checkpoint]
+            manifest, data = manifests[checkpoint]
             if checkpoint not in winners:
                 leave[paths.manifest(checkpoint)] = "lost against another one for the same record"
             elif decided:
@@ -231,34 +231,36 @@ def _look(reader: StoreReader, choose: Collection[CheckpointId]) -> RebuildPlan:
             [
                 outcomes.epoch_max,
                 hint.epoch if hint else -1,
-                *(manifest.epoch for manifest, _ in found.values()),
+                *(manifest.epoch for manifest, _ in manifests.values()),
             ]
         ),
     )
 
 
-def _end_is_lost(there: list[Sequence], hint: Latest | None, take: list[FoundManifest]) -> bool:
+def _end_is_lost(numbers: list[Sequence], hint: Latest | None, take: list[FoundManifest]) -> bool:
     """Whether records after the newest one that is there may have been lost.
 
     A manifest for the very next number that nothing confirms is a commit under way.
     """
-    if not there or hint is None or hint.sequence > there[-1]:
+    if not numbers or hint is None or hint.sequence > numbers[-1]:
         return True
-    return any(found.summary.sequence > there[-1] + (0 if found.confirmed else 1) for found in take)
+    return any(
+        entry.summary.sequence > numbers[-1] + (0 if entry.confirmed else 1) for entry in take
+    )
 
 
 def _leave_dropped(
     reader: StoreReader,
-    there: list[Sequence],
-    found: dict[CheckpointId, tuple[Manifest, bytes]],
+    numbers: list[Sequence],
+    manifests: dict[CheckpointId, tuple[Manifest, bytes]],
     leave: dict[str, str],
 ) -> None:
     """What a readable record has dropped may be losing its files at this moment."""
     dropped: set[CheckpointId] = set()
     contents = reader.directory.get_many(
-        [paths.record(n) for n in there], bytes_max=RECORD_BYTES_MAX
+        [paths.record(n) for n in numbers], bytes_max=RECORD_BYTES_MAX
     )
-    for number, content in zip(there, contents, strict=True):
+    for number, content in zip(numbers, contents, strict=True):
         if isinstance(content, HoldfastError):
             continue
         try:
@@ -269,11 +271,11 @@ def _leave_dropped(
             dropped.update(body.checkpoints)
         elif isinstance(body, BaseBody):
             dropped.difference_update(summary.checkpoint for summary in body.live)
-    dropped &= found.keys() - {pin.checkpoint for pin in reader.pins()}
-    if len(dropped) == len(found):
+    dropped &= manifests.keys() - {pin.checkpoint for pin in reader.pins()}
+    if len(dropped) == len(manifests):
         return  # rather one that was given up than none at all
     for checkpoint in dropped:
-        del found[checkpoint]
+        del manifests[checkpoint]
         leave[paths.manifest(checkpoint)] = "it was dropped"
 
 
@@ -286,11 +288,11 @@ def _branches(take: list[FoundManifest]) -> list[FoundManifest]:
     if not take:
         return take
     live = [found.summary for found in take]
-    gone = {entry.checkpoint for entry in off_lineage(live, live[-1].checkpoint)}
+    off_branch = {entry.checkpoint for entry in off_lineage(live, live[-1].checkpoint)}
     chain = lineage(live, live[-1].checkpoint)
     return [
         replace(found, summary=msgspec.structs.replace(found.summary, abandoned=True))
-        if found.summary.checkpoint in gone
+        if found.summary.checkpoint in off_branch
         or (not found.confirmed and found.summary.checkpoint not in chain)
         else found
         for found in take
@@ -317,7 +319,7 @@ def _has_outcome(checkpoint: CheckpointId, manifest: Manifest, outcomes: Outcome
 def _scan(
     reader: StoreReader,
 ) -> tuple[dict[CheckpointId, tuple[Manifest, bytes]], dict[str, str]]:
-    found: dict[CheckpointId, tuple[Manifest, bytes]] = {}
+    manifests: dict[CheckpointId, tuple[Manifest, bytes]] = {}
     leave: dict[str, str] = {}
     for entry in reader.directory.list(paths.CHECKPOINTS):
         meaning = paths.classify(entry.path)
@@ -334,18 +336,18 @@ def _scan(
             continue
         reason = _unfit(reader, manifest)
         if reason is None:
-            found[meaning.checkpoint] = (manifest, data)
+            manifests[meaning.checkpoint] = (manifest, data)
         else:
             leave[entry.path] = reason
-    return found, leave
+    return manifests, leave
 
 
 def _unfit(reader: StoreReader, manifest: Manifest) -> str | None:
     if manifest.pipeline != reader.directory.pipeline:
         return f"belongs to pipeline {manifest.pipeline}"
-    wrong = errors_of(validate(manifest))
-    if wrong:
-        return wrong[0].message
+    errors = errors_of(validate(manifest))
+    if errors:
+        return errors[0].message
     for file in manifest.files:
         finding = check_file(
             reader.directory.storage, reader.directory.file(file), file, deep=False
@@ -418,7 +420,7 @@ def _write(
     state = CatalogState(
         base=plan.head,
         head=plan.head,
-        live=tuple(found.summary for found in plan.take),
+        live=tuple(entry.summary for entry in plan.take),
         epoch_max=plan.epoch_max,
     )
     writer = CatalogWriter(reader.directory, storage, state, ids.writer_id(), clock)

@@ -37,12 +37,14 @@ class Witnesses:
 def call_witnesses(reader: StoreReader) -> Witnesses:
     """Look at the hint and list the manifests; to be called before the catalog is read."""
     hint = read_hint(reader.directory)
-    named = (paths.classify(entry.path) for entry in reader.directory.list(paths.CHECKPOINTS))
+    parsed_paths = (
+        paths.classify(entry.path) for entry in reader.directory.list(paths.CHECKPOINTS)
+    )
     return Witnesses(
         hint,
         frozenset(
             meaning.checkpoint
-            for meaning in named
+            for meaning in parsed_paths
             if meaning is not None and meaning.kind == "manifest" and meaning.checkpoint is not None
         ),
     )
@@ -143,7 +145,7 @@ def strays(
 ) -> list[tuple[Manifest, bytes]]:
     """Manifests that no live checkpoint explains: of crashed commits, of drops under way."""
     live = {entry.checkpoint for entry in state.live}
-    found = []
+    candidates = []
     for checkpoint in sorted(witnesses.manifests - live):
         path = paths.manifest(checkpoint)
         try:
@@ -152,8 +154,8 @@ def strays(
         except (NotFoundError, CorruptionError):
             continue  # removed since, or torn by the crash that left it
         if manifest.pipeline == reader.directory.pipeline:
-            found.append((manifest, data))
-    return found
+            candidates.append((manifest, data))
+    return candidates
 
 
 def _lost(message: str, path: str, expected: str, actual: str) -> Finding:

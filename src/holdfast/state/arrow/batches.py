@@ -192,9 +192,9 @@ def combine_latest(rows: Any, groups: Groups) -> Any:
 def combine_bag(rows: Any, groups: Groups) -> Any:
     """Each row once with the sum of its weights, in hash order, without zeros."""
     sums = groups.sums(numbers(rows.column(1)))
-    kept = np.flatnonzero(sums)
-    combined = take(rows, groups.first()[kept])
-    return with_weights(combined, sums[kept])
+    nonzero = np.flatnonzero(sums)
+    combined = take(rows, groups.first()[nonzero])
+    return with_weights(combined, sums[nonzero])
 
 
 def with_weights(rows: Any, weights: np.ndarray) -> Any:

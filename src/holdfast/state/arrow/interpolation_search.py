@@ -28,13 +28,13 @@ def lower_bound(hashes: np.ndarray, probes: np.ndarray) -> np.ndarray:
     worth = rows >= INTERPOLATE_ROWS_MIN and count >= INTERPOLATE_PROBES_MIN
     if not worth or count * INTERPOLATE_SPARSITY > rows:
         return np.searchsorted(hashes, probes, side="left")
-    found = _interpolate(hashes, probes)
-    below = (found == 0) | (hashes[np.maximum(found - 1, 0)] < probes)
-    above = (found >= rows) | (hashes[np.minimum(found, rows - 1)] >= probes)
-    wrong = np.flatnonzero(~(below & above))
-    if len(wrong):
-        found[wrong] = np.searchsorted(hashes, probes[wrong], side="left")
-    return found
+    guesses = _interpolate(hashes, probes)
+    below = (guesses == 0) | (hashes[np.maximum(guesses - 1, 0)] < probes)
+    above = (guesses >= rows) | (hashes[np.minimum(guesses, rows - 1)] >= probes)
+    misses = np.flatnonzero(~(below & above))
+    if len(misses):
+        guesses[misses] = np.searchsorted(hashes, probes[misses], side="left")
+    return guesses
 
 
 def _interpolate(hashes: np.ndarray, probes: np.ndarray) -> np.ndarray:
