@@ -85,8 +85,8 @@ MUTATIONS = [
     _d(
         "test_metadata_is_written_without_fsync",
         "checkpoint/commit/protocol.py",
-        "storage.barrier([*(directory.at(name) for name in own_paths), directory.at(path)])",
-        "storage.barrier([directory.at(path)])",
+        "storage.barrier([*own_files, directory.at(path), *staged])",
+        "storage.barrier([directory.at(path), *staged])",
     ),
     _d(
         "test_the_mere_existence_of_metadata_counts_as_complete",

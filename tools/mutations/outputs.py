@@ -11,6 +11,7 @@ MINE = (
     "return (owner.lineage, owner.pipeline, owner.sink) == "
     "(history.lineage, history.pipeline, sink)"
 )
+POWER = "tests/crash/test_power_cut_outputs.py::test_no_power_cut_costs_doubles_or_halves_an_epoch"
 ANSWERS = DECISIONS + "test_every_state_of_an_output_has_one_answer"
 
 
@@ -235,5 +236,30 @@ MUTATIONS = [
         "connectors/parquet/folding.py",
         "            if stamp.isdigit() and not shown and self._retired_us(tree) <= bound:",
         "            if stamp.isdigit() and not shown:",
+    ),
+    # Power cuts
+    Mutation(
+        POWER + "[fsync-changelog]",
+        "checkpoint/commit/protocol.py",
+        "            place.barrier(files)",
+        "            pass",
+    ),
+    Mutation(
+        POWER + "[fsync-upsert]",
+        "checkpoint/commit/protocol.py",
+        "            in_store += files",
+        "            pass",
+    ),
+    Mutation(
+        POWER + "[fsync-upsert]",
+        "connectors/parquet_upsert.py",
+        "        self._disk.sync_dir(str(draft))\n",
+        "",
+    ),
+    Mutation(
+        POWER + "[fsync-folded]",
+        "connectors/parquet/folding.py",
+        "                self._disk.sync_dir(str(target))\n",
+        "",
     ),
 ]

@@ -85,6 +85,7 @@ class Draft:
         self._packs: dict[str, FileEntry] = {}
         self._large: dict[str, bytes] = {}
         self._sinks: dict[str, SinkEntry] = {}
+        self.staged: list[tuple[Storage, tuple[str, ...]]] = []
         self._properties: dict[str, str] = {}
         self._watermark_us: int | None = None
         self._log: Position | None = None
@@ -245,8 +246,19 @@ class Draft:
         )
         return path
 
-    def stage_sink(self, name: str, token: str, *, replay: Replay) -> None:
-        """What a sink returned from `prepare`."""
+    def stage_sink(
+        self,
+        name: str,
+        token: str,
+        *,
+        replay: Replay,
+        storage: Storage | None = None,
+        files: Iterable[str] = (),
+    ) -> None:
+        """What a sink will publish when the checkpoint is durable.
+
+        files: paths of what was staged in `storage`; the commit makes them durable first.
+        """
         self._check_part(name, "sink")
         entry = SinkEntry(name=name, epoch=self.epoch, token=token, replay=replay)
         _typed(entry, SinkEntry, "sink", name)
@@ -259,6 +271,8 @@ class Draft:
                 remedy="put the list into a file, its path into the token",
             )
         self._sinks[name] = entry
+        if storage is not None:
+            self.staged.append((storage, tuple(files)))
 
     def set_watermark(self, watermark_us: int | None) -> None:
         """Event time up to which the pipeline is complete."""

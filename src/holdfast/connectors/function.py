@@ -75,7 +75,6 @@ class FunctionWriter(SinkWriter):
         staged = parse_token(token)
         if not staged.files:
             return
-        self._storage.barrier(staged.files)
         base = self._place.url
         if base.split("://", 1)[0] in OBJECT_SCHEMES and base.startswith("s3://"):
             base = "s3a://" + base.split("://", 1)[1]

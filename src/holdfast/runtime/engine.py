@@ -48,7 +48,7 @@ from holdfast.runtime.task import Control, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
-from holdfast.storage.open import StorageLocation
+from holdfast.storage.open import StorageLocation, storage_of
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
@@ -432,9 +432,14 @@ class Engine:
         for sink in self._graph.sinks:
             staged = pending.staged.get(sink.name, [])
             if staged:
-                directory = self._writers[sink.name].staging(pending.checkpoint)[1]
-                token = token_text(directory, staged)
-                draft.stage_sink(sink.name, token, replay=sink.connector.replay)
+                location, directory = self._writers[sink.name].staging(pending.checkpoint)
+                draft.stage_sink(
+                    sink.name,
+                    token_text(directory, staged),
+                    replay=sink.connector.replay,
+                    storage=storage_of(location),
+                    files=[file.path for file in staged],
+                )
         draft.set_properties({**draft.properties, **self._outputs.properties})
         failpoint("epoch.after_draft")
         self._state.parent = pending.checkpoint

@@ -3,6 +3,7 @@
 Hypothesis strategies are in `holdfast.testing.strategies`, the only module that imports Hypothesis.
 """
 
+from holdfast.storage.local.disk import installed_disk
 from holdfast.testing.crash import Crash, SimulatedCrash, crash_at, failpoints_reached
 from holdfast.testing.faulty_storage import Fault, FaultyDisk, FaultyStorage
 from holdfast.testing.model import Model, ModelCheckpoint
@@ -30,4 +31,5 @@ __all__ = [
     "WrappedWriter",
     "crash_at",
     "failpoints_reached",
+    "installed_disk",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -131,6 +131,30 @@ class FaultyDisk(Disk):
         """Count, do not sync."""
         self._around("sync", descriptor, _nothing)
 
+    def open_write(self, path: str) -> int:
+        """Open for writing in place."""
+        return self._around("open_write", path, lambda: super(FaultyDisk, self).open_write(path))
+
+    def write_at(
+        self, descriptor: int, parts: Sequence[bytes | bytearray | memoryview], offset: int
+    ) -> int:
+        """Write at an offset."""
+        return self._around(
+            "write_at",
+            descriptor,
+            lambda: super(FaultyDisk, self).write_at(descriptor, parts, offset),
+        )
+
+    def truncate(self, descriptor: int, size: int) -> None:
+        """Shorten a file."""
+        self._around(
+            "truncate", descriptor, lambda: super(FaultyDisk, self).truncate(descriptor, size)
+        )
+
+    def sync_data(self, descriptor: int) -> None:
+        """Count, do not sync."""
+        self._around("sync_data", descriptor, _nothing)
+
     def close(self, descriptor: int) -> None:
         """Close a descriptor."""
         self._around("close", descriptor, lambda: super(FaultyDisk, self).close(descriptor))
@@ -150,6 +174,14 @@ class FaultyDisk(Disk):
     def rename(self, source: str, target: str) -> None:
         """Replace atomically."""
         self._around("rename", target, lambda: super(FaultyDisk, self).rename(source, target))
+
+    def exchange(self, one: str, other: str) -> None:
+        """Swap two names."""
+        self._around("exchange", other, lambda: super(FaultyDisk, self).exchange(one, other))
+
+    def symlink(self, target: str, path: str) -> None:
+        """Make a symbolic link."""
+        self._around("symlink", path, lambda: super(FaultyDisk, self).symlink(target, path))
 
     def unlink(self, path: str) -> None:
         """Remove a name."""

@@ -1,8 +1,8 @@
 """Commit protocol: publish a checkpoint exactly once per epoch.
 
 Invariants:
-- Every file that a manifest names is durable before the catalog record that names the manifest
-  exists.
+- Every file that a manifest names, and every file that a sink has staged for it, is durable before
+  the catalog record that names the manifest exists.
 - A catalog sequence number is written by at most one writer.
 - Epochs never decrease along the catalog, and neither do positions and watermarks along a lineage.
 - A commit that failed leaves the state in memory as it was and no manifest on disk; a commit whose
@@ -63,6 +63,17 @@ def software(spark: str = "") -> Versions:
     )
 
 
+def _sync_staged(draft: Draft, storage: Storage) -> list[str]:
+    """Make rows durable that sinks have staged elsewhere; returns those staged in the store."""
+    in_store: list[str] = []
+    for place, files in draft.staged:
+        if place.url == storage.url:
+            in_store += files
+        else:
+            place.barrier(files)
+    return in_store
+
+
 def commit_draft(
     directory: PipelineDirectory,
     storage: Storage,
@@ -101,7 +112,9 @@ def commit_draft(
         catalog.confirm_alive()
         raise
     try:
-        storage.barrier([*(directory.at(name) for name in own_paths), directory.at(path)])
+        staged = _sync_staged(draft, storage)
+        own_files = [directory.at(name) for name in own_paths]
+        storage.barrier([*own_files, directory.at(path), *staged])
     except HoldfastError:
         # A file that failed to sync once may sync "well" the next time without its data: what
         # was written must not be offered again.

@@ -5,8 +5,9 @@ and other readers of Parquet directories skip. A plain `spark.read.parquet(path)
 epochs only; where rows can be taken back, the column `_weight` says +1 or -1.
 
 Invariants:
-- On local disk an epoch appears whole, by one rename of its directory. On an object store its files
-  appear one by one, by server-side copies; each exactly once.
+- On local disk an epoch appears whole, by one rename of its directory; what was staged became
+  durable with its checkpoint. On an object store its files appear one by one, by server-side
+  copies; each exactly once.
 - Publishing again finds what is there and adds what is missing, nothing else.
 """
 
@@ -165,16 +166,15 @@ class ParquetWriter(OutputWriter):
         self, directory: str, files: list[str], final: str, token: PendingToken
     ) -> None:
         source = str(self._storage.local_path(directory))
-        if os.path.isdir(final) and not os.path.isdir(source):
-            return  # published before
         wanted = {file.rsplit("/", 1)[1] for file in files}
+        if os.path.isdir(final) and (not os.path.isdir(source) or wanted <= set(os.listdir(final))):
+            return  # published before, and maybe folded since
         try:
             present = set(os.listdir(source))
             if wanted - present:
                 raise self._lost(token, min(wanted - present))
             for extra in present - wanted:  # a try that lost
                 self._disk.unlink(f"{source}/{extra}")
-            self._storage.barrier(files)
             self._disk.rename(source, final)
         except FileNotFoundError as error:
             raise self._lost(token, directory) from error
