@@ -33,7 +33,7 @@ test: ready  ## all tests but the long series; WORKERS=n processes, TESTS=paths 
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(TESTS)
 
 test-fast: setup  ## the tests that need neither Spark nor a server nor a network, in about a minute
-	@$(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	@HOLDFAST_FAST=1 $(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "not soak and not spark and not server and not network" $(TESTS)
 
 check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself

@@ -11,13 +11,13 @@ import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from holdfast.spark import class_archive as classes
 from holdfast.spark.java import find_java
+from tests.helpers.effort import examples
 from tests.helpers.servers import UnavailableError, versitygw
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 # Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
 # `make ready` has kept Spark's classes, every JVM that a test starts uses them.
 if sys.prefix != sys.base_prefix:
@@ -26,13 +26,7 @@ if "JDK_JAVA_OPTIONS" not in os.environ:
     java = find_java() if classes.cache_directory().is_dir() else None
     kept = classes.archive_options(java) if java else ""
     os.environ["JDK_JAVA_OPTIONS"] = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {kept}".strip()
-settings.register_profile(
-    "holdfast",
-    deadline=None,
-    print_blob=True,
-    max_examples=1_000 if SOAK else 50,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+settings.register_profile("holdfast", examples(50))
 settings.load_profile("holdfast")
 
 # Files that take minutes come first, so that no worker is left alone with one at the end.

@@ -27,11 +27,11 @@ from holdfast.journal import (
     verify_journal,
 )
 from holdfast.testing.journal import FaultyFiles, PowerCutFiles
+from tests.helpers.effort import SOAK
 from tests.helpers.paths import PROGRAMS, child_environment
 from tests.helpers.programs.journal_child import SIZE, batch
 
 ENV = child_environment()
-SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
 ALL = sorted(point for point in failpoints.FAILPOINTS if point.startswith("journal_"))
 
 

@@ -35,10 +35,10 @@ from holdfast.journal import (
     read_split,
     verify_journal,
 )
+from tests.helpers.effort import SOAK
 from tests.helpers.programs.journal_child import batch
 
 HOME = str(Path(holdfast.journal.__file__).parent)
-SOAK = bool(os.environ.get("HOLDFAST_SOAK"))
 # No calls to the disk, or calls that Python itself makes and that cannot fail.
 HARMLESS = {
     "getpid", "fspath", "fsencode", "fsdecode", "strerror", "urandom", "uname", "getppid", "_exit",

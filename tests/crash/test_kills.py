@@ -1,4 +1,7 @@
-"""kill -9 of the driver and loss of executors: 0 duplicates, 0 gaps. Each in a process of its own."""
+"""kill -9 of the driver and loss of executors: 0 duplicates, 0 gaps. Each in a process of its own.
+
+The series belong to the soak; `test_kills_all_sinks.py` has the short one, with both sources.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,6 @@ from tests.helpers.programs.killed_driver import EVENTS, EVENTS_MAX, ROWS
 
 pytestmark = pytest.mark.spark
 SCRIPT = PROGRAMS / "killed_driver.py"
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 
 
 def start(home: Path, kind: str, partitions: int, master: str = "local[2]", *more: str):
@@ -81,7 +83,7 @@ def series(home: Path, kind: str, rounds: int, seed: int) -> None:
     for kills in range(1, rounds + 1):
         process = start(home, kind, rng.choice([1, 2, 7]))
         try:
-            ended = run_until(process, rng.randint(1, 3 if SOAK else 4), rng.random() * 0.4)
+            ended = run_until(process, rng.randint(1, 3), rng.random() * 0.4)
             assert not ended, "it ended before it was killed often enough"
         finally:
             kill(process) if process.poll() is None else None
@@ -90,12 +92,14 @@ def series(home: Path, kind: str, rounds: int, seed: int) -> None:
     assert run_until(process, 10**9, 0)
 
 
+@pytest.mark.soak
 def test_killed_again_and_again_gives_exact_results(tmp_path) -> None:
     """kill -9 at random moments, restarts with 1, 2 and 7 partitions: dense, no duplicate, no gap."""
-    series(tmp_path, "generator", 100 if SOAK else 2, seed=int(time.time()))
+    series(tmp_path, "generator", 100, seed=int(time.time()))
     check(tmp_path, ROWS)
 
 
+@pytest.mark.soak
 def test_a_pipeline_that_reads_the_journal_and_is_killed_gives_exact_results(tmp_path) -> None:
     """The journal as a source, killed again and again: each event exactly once."""
     from holdfast.journal import Event, JournalWriter
@@ -108,7 +112,7 @@ def test_a_pipeline_that_reads_the_journal_and_is_killed_gives_exact_results(tmp
                     for n in range(start_at, start_at + EVENTS_MAX)
                 ]
             )
-    series(tmp_path, "journal", 50 if SOAK else 1, seed=int(time.time()))
+    series(tmp_path, "journal", 50, seed=int(time.time()))
     check(tmp_path, EVENTS)
 
 

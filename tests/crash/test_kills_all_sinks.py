@@ -1,4 +1,4 @@
-"""kill -9 of driver, JVM or worker with every kind of sink: 0 duplicates and 0 gaps in each of them."""
+"""kill -9 of driver, JVM or worker: generator and journal as sources, 0 duplicates and 0 gaps in every kind of sink."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import pytest
 
 import holdfast as hf
 from holdfast.journal import JournalReader
+from tests.helpers.effort import SOAK
 from tests.helpers.paths import PROGRAMS
-from tests.helpers.programs.killed_all_sinks import PEOPLE, ROWS
+from tests.helpers.programs.killed_all_sinks import PEOPLE, ROWS, write_people
 
 pytestmark = pytest.mark.spark
 SCRIPT = PROGRAMS / "killed_all_sinks.py"
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "100" if SOAK else "3"))
 VICTIMS = ("all", "driver", "jvm", "worker")
 
@@ -148,6 +148,7 @@ def test_killed_with_all_sinks_no_sink_has_a_duplicate_or_a_gap(tmp_path) -> Non
     seed = int(os.environ.get("HOLDFAST_KILLS_SEED", str(int(time.time()))))
     rng = random.Random(seed)
     print(f"HOLDFAST_KILLS_SEED={seed}")
+    write_people(tmp_path)
     for number in range(KILLS):
         child = Child(tmp_path, rng.choice([1, 2, 7]))
         victim = rng.choice(VICTIMS)

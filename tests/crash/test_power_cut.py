@@ -10,7 +10,8 @@ import pytest
 from holdfast.errors import CommitUnknownError, HoldfastError
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.testing import FaultyDisk, PowerCut, RecordingDisk
-from tests.helpers.scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified, snapshot
+from tests.helpers.effort import SOAK
+from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified, snapshot
 
 RANDOM_STATES = 40 if SOAK else 2
 KEEP_TWO = msgspec.structs.replace(SETTINGS, retain=2, base_every_min=4)

@@ -22,11 +22,11 @@ import pytest
 from holdfast.checkpoint import open_store, read_store, rebuild_catalog, verify_store
 from holdfast.errors import ConflictError, FencedError, HoldfastError
 from holdfast.storage import MemoryStorage, open_storage
+from tests.helpers.effort import SOAK
 from tests.helpers.interleave import Actor
 from tests.helpers.paths import PROGRAMS, child_environment
 from tests.helpers.programs.race import NAME, SETTINGS, TOPOLOGY, commit, history
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 ROUNDS = 3_000 if SOAK else 150
 
 

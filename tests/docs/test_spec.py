@@ -7,12 +7,13 @@ import re
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.format import documents as records
 from holdfast.format import manifest, paths, position, topology
 from holdfast.format.canonical import encode_value
+from tests.helpers.effort import examples
 from tests.helpers.paths import ROOT
 from tests.helpers.spec_store import write_spec_store
 
@@ -190,7 +191,7 @@ _VALUES = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, print_blob=True)
+@examples(300)
 @given(_VALUES)
 def test_canonical_json_is_what_section_2_says(value):
     """Our bytes are those of the standard library under the rules of section 2."""

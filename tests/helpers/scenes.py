@@ -7,7 +7,6 @@ byte of it, and returns the lineage. A store that mixes old and new cannot retur
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 
 import msgspec
@@ -31,7 +30,6 @@ from holdfast.format.manifest import manifest_bytes, parse_manifest
 from holdfast.ids import RandomIds
 from holdfast.storage import MemoryStorage
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 PIPELINE = "p"
 TOPOLOGY = topology(
     Part(name="orders", kind="source", what="counter"),
@@ -206,7 +204,6 @@ __all__ = [
     "PIPELINE",
     "REBUILD_KINDS",
     "SETTINGS",
-    "SOAK",
     "TOPOLOGY",
     "HoldfastError",
     "World",

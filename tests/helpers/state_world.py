@@ -7,14 +7,12 @@ import decimal
 import hashlib
 import itertools
 import math
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import HealthCheck, settings
 
 from holdfast.ids import SeededIds
 from holdfast.state import (
@@ -41,19 +39,6 @@ from holdfast.state import (
 from holdfast.state.compaction import _plan
 from holdfast.state.partition import layers, run_slices
 from holdfast.storage.memory import MemoryStorage
-
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
-
-
-def examples(count):
-    """Hypothesis settings for this many examples, twenty times as many in a soak."""
-    return settings(
-        max_examples=count * (20 if SOAK else 1),
-        deadline=None,
-        print_blob=True,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-    )
-
 
 UTC = dt.UTC
 EPOCH = dt.datetime(2024, 1, 1, tzinfo=UTC)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -17,8 +16,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.testing import SimulatedCrash, crash_at
+from tests.helpers.effort import SOAK
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 COLUMNS = ["k", "x", "y"]
 POINTS = ["epoch.after_execute", "commit.after_barrier", "epoch.after_commit", "epoch.after_plan"]
 

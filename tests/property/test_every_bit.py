@@ -11,7 +11,8 @@ from holdfast.checkpoint import verify_store
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.storage import MemoryStorage
-from tests.helpers.scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified
+from tests.helpers.effort import SOAK
+from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified
 
 
 class Overlay(MemoryStorage):

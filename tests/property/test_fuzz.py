@@ -13,11 +13,11 @@ from collections import Counter
 
 import pytest
 
+from tests.helpers.effort import SOAK
 from tests.helpers.fuzz.model import EDGES
 from tests.helpers.fuzz.run import candidates, make, outcome, report, shrink
 from tests.helpers.fuzz.timed import KINDS, make_timed, play_timed
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 GIVEN = os.environ.get("HOLDFAST_FUZZ_SEED", "")
 LARGE = os.environ.get("HOLDFAST_FUZZ_LARGE") == "1"
 TIMED = os.environ.get("HOLDFAST_FUZZ_TIMED") == "1"

@@ -1,13 +1,12 @@
 """Decoders fed with anything: the right answer or a typed error, within bounds."""
 
-import os
 import struct
 import uuid
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
@@ -42,14 +41,9 @@ from holdfast.journal.format.frame import (
 from holdfast.journal.format.index import build_index, mix_keys, pack_index, unpack_index
 from holdfast.journal.format.segment import unpack_segment_header, unpack_trailer
 from holdfast.journal.frame_scan import FrameScan, judge_tail, scan_frames
+from tests.helpers.effort import examples
 
-SOAK = 20 if os.environ.get("HOLDFAST_SOAK") else 1
-profile = settings(
-    max_examples=150 * SOAK,
-    deadline=None,
-    print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+profile = examples(150)
 ID = bytes(16)
 
 

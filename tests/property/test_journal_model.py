@@ -1,13 +1,12 @@
 """The journal against a plain list: whatever is done to it, it answers as the list does."""
 
-import os
 import shutil
 import tempfile
 import uuid
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
@@ -24,12 +23,9 @@ from holdfast.journal import (
     read_split,
     verify_journal,
 )
+from tests.helpers.effort import examples
 
-SOAK = 20 if os.environ.get("HOLDFAST_SOAK") else 1
-profile = settings(
-    max_examples=25 * SOAK, deadline=None, print_blob=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+profile = examples(25)
 
 texts = st.one_of(
     st.sampled_from(["", "a", "b", "order-1", "é\u0000"]),

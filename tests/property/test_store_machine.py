@@ -19,7 +19,8 @@ from holdfast.checkpoint import read_store, rebuild_catalog
 from holdfast.errors import CorruptionError, FencedError, NotFoundError, RefusedError
 from holdfast.storage import MemoryStorage
 from holdfast.testing import Model, SimulatedCrash, crash_at
-from tests.helpers.scenes import PIPELINE, SETTINGS, SOAK, World, assert_verified, told
+from tests.helpers.effort import examples
+from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified, told
 
 RETAIN = 2
 AGES_MS = st.sampled_from([0, 400])
@@ -295,7 +296,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 def test_store_agrees_with_the_model():
     """Whatever happens in whatever order, a store answers what the model answers."""
-    examples = 1_000 if SOAK else 50
-    run_state_machine_as_test(
-        StoreMachine, settings=settings(max_examples=examples, stateful_step_count=30)
-    )
+    run_state_machine_as_test(StoreMachine, settings=settings(examples(30), stateful_step_count=30))

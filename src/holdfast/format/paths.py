@@ -35,10 +35,6 @@ PINS = "pins"
 TEMPORARY_PREFIX = ".hf-tmp-"
 NUMBER_MAX = 2**63 - 1
 
-# Parts that are not empty, `.` or `..`, without control characters and backslashes.
-_RELATIVE = re.compile(
-    r"(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\\\x00-\x1f\x7f]+)*"
-)
 _ID = r"(?P<id>[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12})"
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 
@@ -93,6 +89,12 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("pin", re.compile(rf"{PINS}/(?P<name>{_NAME})\.json")),
 )
 
+# What a path begins with leaves few patterns to try; only temporary files lie anywhere.
+_BY_HEAD: dict[str, list[tuple[Kind, re.Pattern[str]]]] = {}
+for _kind, _pattern in _PATTERNS:
+    _head = _pattern.pattern.partition("/")[0].replace("\\", "")
+    _BY_HEAD.setdefault(_head, []).append((_kind, _pattern))
+
 
 # Parts without separators, control characters or backslashes; none of them `.` or `..`.
 _RELATIVE = re.compile(r"(?:(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f\\\ud800-\udfff]+(?:/(?!$)|$))+")
@@ -112,7 +114,8 @@ class ParsedPath:
 
 def classify(path: str) -> ParsedPath | None:
     """The meaning of a path relative to a pipeline's directory; None for a foreign file."""
-    for kind, pattern in _PATTERNS:
+    head = path.partition("/")[0]
+    for kind, pattern in _PATTERNS if TEMPORARY_PREFIX in path else _BY_HEAD.get(head, ()):
         match = pattern.fullmatch(path)
         if match is None:
             continue

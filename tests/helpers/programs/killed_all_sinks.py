@@ -1,4 +1,4 @@
-"""A pipeline with a join, an aggregate and every kind of sink, in a process of its own, to be killed."""
+"""A pipeline with a journal, a join, an aggregate and every kind of sink, in a process to be killed."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import holdfast as hf
+from holdfast.journal import Event, JournalWriter
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
+SOAK = os.environ.get("HOLDFAST_SOAK") == "1"  # nothing of the tests is loaded here
 ROWS, ROWS_PER_EPOCH = (60_000, 120) if SOAK else (2_000, 125)
 PEOPLE = 50
 
@@ -26,6 +27,14 @@ def into_sqlite(path: Path):
                 base.executemany("INSERT INTO rows VALUES (:id, :k, :x)", found)
 
     return handler
+
+
+def write_people(home: Path) -> None:
+    """The journal that the pipeline reads; an epoch takes whole appends."""
+    with JournalWriter(home / "people") as journal:
+        for number in range(PEOPLE):
+            payload = f'{{"k": {number}, "name": "p{number}"}}'
+            journal.append([Event(entity="e", kind="k", payload=payload)])
 
 
 def main() -> None:
@@ -47,12 +56,10 @@ def main() -> None:
     )
     people = pipe.source(
         "people",
-        hf.sources.Generator(
-            {"k": "id", "name": "concat('p', id)"},
-            rows=PEOPLE,
-            rows_per_epoch=10 if not SOAK else 1,
+        hf.sources.Journal(
+            home / "people", payload="k long, name string", events_max=1 if SOAK else 10
         ),
-    )
+    ).select("k", "name")
     named = orders.join(people, "k", "left", name="named")
     totals = named.group_by("name").agg(
         n=hf.count(), s=hf.sum("x"), d=hf.count_distinct("x"), name="totals"

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, IncompatibleError
+from tests.helpers.effort import examples
 from tests.helpers.rig import forge
 
-MORE = 20 if os.environ.get("HOLDFAST_SOAK") == "1" else 1
 SECONDS_MAX = 5.0
 BYTES_MAX = 64 * 1024 * 1024
 
@@ -39,21 +38,21 @@ def check(codec, data):
     return True
 
 
-@settings(max_examples=50 * MORE)
+@examples(50)
 @given(data=st.binary(max_size=400))
 def test_arbitrary_bytes(codec, data):
     """Noise is never a document and never a crash."""
     assert not check(codec, data)
 
 
-@settings(max_examples=50 * MORE)
+@examples(50)
 @given(value=JSON)
 def test_arbitrary_json(codec, value):
     """Well-formed JSON of any shape is a typed error."""
     assert not check(codec, json.dumps(value).encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=60 * MORE)
+@examples(60)
 @given(data=st.data())
 def test_damaged_documents(codec, data):
     """Valid bytes with a piece replaced, doubled, moved or cut are found, unless nothing changed."""
@@ -65,7 +64,7 @@ def test_damaged_documents(codec, data):
     assert check(codec, other) == (other == good)
 
 
-@settings(max_examples=60 * MORE)
+@examples(60)
 @given(data=st.data())
 def test_forged_documents(codec, data):
     """Any field with any value and the right digest: refused, or read as exactly that value."""

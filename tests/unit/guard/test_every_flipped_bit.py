@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from holdfast.guard import GuardReport, save, verify
 from holdfast.guard._verify import _verify_savepoints
 from holdfast.storage import open_storage
+from tests.helpers.effort import SOAK
 from tests.helpers.guard_golden import NAMES, fresh_store, in_memory
 
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 SMALL = "aggregation-hdfs"
 
 

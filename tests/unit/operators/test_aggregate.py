@@ -10,7 +10,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -24,6 +24,7 @@ from holdfast.operators.base import group_numbers
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.dedupe.execute import DedupeTask, DistinctTask
 from holdfast.state.arrow.batches import group_rows
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.string())])
@@ -138,7 +139,7 @@ def canonical(row):
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data())
 def test_aggregates_with_retractions_equal_a_model(data) -> None:
     """After every epoch of inserts and deletes, state and summed changes equal what Python computes."""
@@ -184,7 +185,7 @@ def apply_changes(shown: dict, changes: pa.RecordBatch) -> None:
         shown[row["k"]] = {name: value for name, value in row.items() if name not in ("k", WEIGHT)}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.lists(ROW, max_size=15), min_size=1, max_size=5))
 def test_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
     """Streams that only add rows carry no weights, and give the same answers."""
@@ -240,7 +241,7 @@ def test_min_and_max_take_every_type_that_has_an_order(kind, changes) -> None:
 @pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us", tz="UTC"), pa.int32()])
 @pytest.mark.parametrize("largest", [False, True])
 @given(rows=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5)), min_size=1, max_size=20))
-@settings(max_examples=20)
+@examples(20)
 def test_extremes_of_plain_numbers_are_those_of_their_groups(kind, largest, rows) -> None:
     """Whether by numpy or by Arrow, each group shows its own smallest or largest value."""
     hashes = np.array([key for key, _ in rows], np.uint64)
@@ -301,7 +302,7 @@ def test_decimal_sums_are_exact() -> None:
     assert [(row["s"], row[WEIGHT]) for row in second] == [(None, -1), (Decimal("0.30"), 1)]
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from([1, -1])), max_size=8),

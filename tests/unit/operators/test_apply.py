@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
 from holdfast.operators.apply.execute import ApplyTask
 from holdfast.operators.columns import HASH, WEIGHT
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 STAMP = pa.timestamp("us", tz="UTC")
@@ -67,7 +68,7 @@ def counting(changes: pa.Table, state: pa.Table, context):
 KEY = st.one_of(st.none(), st.sampled_from("abc"))
 
 
-@settings(max_examples=40, deadline=None, print_blob=True)
+@examples(40)
 @given(st.lists(st.lists(st.tuples(KEY, st.integers(0, 2), st.just(0), st.sampled_from([1, -1, 2])), max_size=8),
                 max_size=5))  # fmt: skip
 def test_state_and_weighted_output_follow_the_rows(epochs) -> None:

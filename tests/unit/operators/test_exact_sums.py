@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -28,6 +28,7 @@ from holdfast.operators.aggregate.functions.sums import CountFold, ExactSumFold,
 from holdfast.operators.aggregate.functions.variance import ExactVarianceFold, divided, spread
 from holdfast.operators.columns import HASH, TIMES, WEIGHT
 from holdfast.operators.join.matching import Entries, multiplied
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.int64())])
@@ -74,7 +75,7 @@ def rows_of(changes: list[tuple], kind: pa.DataType) -> pa.RecordBatch:
     )
 
 
-@settings(max_examples=150, deadline=None, print_blob=True)
+@examples(150)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 2), DOUBLES, WEIGHTS), max_size=8), min_size=1, max_size=4
@@ -109,7 +110,7 @@ def test_a_sum_is_the_double_nearest_to_the_exact_sum(epochs) -> None:
 
 
 @given(st.lists(DOUBLES, max_size=6), st.permutations(range(6)))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_is_stored_of_a_sum_does_not_depend_on_how_it_came_about(values, order) -> None:
     """One sum has one stored form, and what was retracted leaves nothing behind."""
     empty = pa.array([[]], STORED)
@@ -197,7 +198,7 @@ def last(result) -> dict:
     return {row["k"]: row for row in result.changes.to_pylist() if row[WEIGHT] == 1}
 
 
-@settings(max_examples=60, deadline=None, print_blob=True)
+@examples(60)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 1), st.sampled_from(LONGS), WEIGHTS), max_size=6),
@@ -260,7 +261,7 @@ def test_sums_of_decimals_are_exact_at_every_precision(precision, scale) -> None
 
 
 @given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1), st.integers(0, 38))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_decimals_become_doubles_within_two_units(numbers, scale) -> None:
     """Decimals of any size and scale."""
     column = pa.array(
@@ -271,7 +272,7 @@ def test_decimals_become_doubles_within_two_units(numbers, scale) -> None:
         assert units_off(found, Fraction(number, 10**scale)) <= 2
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.tuples(st.lists(st.sampled_from(LONGS), min_size=1), WEIGHTS), min_size=1))
 def test_halves_that_the_jvm_has_summed_give_the_same_sum(parts) -> None:
     """Rows of one weight as one row: upper and lower bits, and how many rows it was made of."""

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -23,6 +23,7 @@ from holdfast.operators.aggregate.functions.holistic import (
 from holdfast.operators.aggregate.functions.sketch import SketchFold, image_of
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.sort_order import SortKey
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.string())])
@@ -141,7 +142,7 @@ ROW = st.tuples(
 )
 
 
-@settings(max_examples=35, deadline=None, print_blob=True)
+@examples(35)
 @given(st.data())
 def test_gathered_aggregates_with_retractions_equal_a_model(data) -> None:
     """After every epoch of inserts and deletes, all of them equal what Python computes from the rows."""
@@ -165,7 +166,7 @@ def test_gathered_aggregates_with_retractions_equal_a_model(data) -> None:
         assert shown == model
 
 
-@settings(max_examples=25, deadline=None, print_blob=True)
+@examples(25)
 @given(st.lists(st.lists(ROW, max_size=8), min_size=1, max_size=5))
 def test_gathered_aggregates_of_growing_streams_equal_a_model(epochs) -> None:
     """Streams that only add rows give the same answers, and keep bags only for what needs them."""

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.operators.columns import HASH, SIDE, WEIGHT
 from holdfast.operators.join.execute import JoinSide, JoinTask, OutColumn
 from holdfast.operators.join.matching import Reach
 from holdfast.operators.setops.execute import SetTask
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
-EXAMPLES = 400 if os.environ.get("HOLDFAST_SOAK") == "1" else 20
 NULLS = (None, None)
 HOWS = ["inner", "left", "right", "full", "semi", "anti"]
 TIME = pa.timestamp("us", tz="UTC")
@@ -166,7 +165,7 @@ def histories(draw, *, weights: bool):
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("weights", [True, False])
 @given(data=st.data())
-@settings(max_examples=EXAMPLES)
+@examples(20)
 def test_a_join_equals_nested_loops_after_every_epoch(how, weights, data) -> None:
     """Whatever comes and goes on both sides, the changes add up to the join of what is there."""
     work = join_work(how, changes=weights)
@@ -195,7 +194,7 @@ def _add_up(shown: Counter, work, result, *, minimal: bool) -> None:
 
 @pytest.mark.parametrize("how", HOWS)
 @given(data=st.data())
-@settings(max_examples=EXAMPLES * 2)
+@examples(40)
 def test_an_interval_join_equals_nested_loops_and_forgets_only_what_is_done(how, data) -> None:
     """With a watermark that moves on, all rows that came on time are joined as if all were kept."""
     within = (data.draw(st.integers(0, 4)), data.draw(st.integers(0, 4)))
@@ -304,7 +303,7 @@ SET_RULES = {
 @pytest.mark.parametrize("rule", SET_RULES)
 @pytest.mark.parametrize("weights", [True, False])
 @given(data=st.data())
-@settings(max_examples=EXAMPLES)
+@examples(20)
 def test_set_operations_equal_counters(rule, weights, data) -> None:
     """By whole rows, nulls and NaN equal to themselves, each side counted."""
     grows = rule in ("intersect", "intersect all", "matched")

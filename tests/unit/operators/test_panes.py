@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -22,6 +22,7 @@ from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.window import execute as window
 from holdfast.operators.window.execute import AT, WindowTask
 from holdfast.operators.window.panes import can_add_up
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -101,7 +102,7 @@ def seen(table: dict, changes: pa.RecordBatch, names: list[str]) -> None:
 FLOATS = st.sampled_from([None, -1.5, 0.0, 2.0, math.inf, math.nan])
 
 
-@settings(deadline=None, max_examples=30, print_blob=True)
+@examples(30)
 @given(
     data=st.data(),
     shape=st.sampled_from([(10, 5), (10, 3), (7, 2), (4, 1), (6, 6)]),

@@ -8,12 +8,13 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.dedupe.execute import DedupeTask
 from holdfast.operators.window.execute import WindowTask
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 from tests.unit.operators.test_apply import HASHES, ROW, SECOND, STAMP, batch_of, work_of
 from tests.unit.operators.test_join import HOWS, join_work
@@ -62,7 +63,7 @@ def test_a_key_that_is_behind_the_watermark_may_come_again_at_once() -> None:
 ROWS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), max_size=8)
 
 
-@settings(max_examples=80, deadline=None, print_blob=True)
+@examples(30)
 @given(st.lists(st.tuples(ROWS, st.integers(0, 12)), max_size=4), st.data())
 def test_dedupe_does_not_depend_on_how_epochs_are_cut(steps, data) -> None:
     """With the same watermarks, rows in one epoch or in several: as many rows, the same late ones."""
@@ -190,7 +191,7 @@ def cuts(draw, kinds, *, ranked: bool = False):
 
 @pytest.mark.parametrize("closing", [False, True])
 @pytest.mark.parametrize("shape", [(10, 10), (10, 4), None], ids=["tumbling", "sliding", "session"])
-@settings(max_examples=70, deadline=None, print_blob=True)
+@examples(20)
 @given(history=cuts([0]), gap=st.sampled_from([9, 14]), lateness=st.sampled_from([0, 0, 5]))
 def test_windows_do_not_depend_on_how_epochs_are_cut(closing, shape, history, gap, lateness):
     """The same windows at the same watermark, the same late rows; deletes too."""
@@ -207,7 +208,7 @@ def test_windows_do_not_depend_on_how_epochs_are_cut(closing, shape, history, ga
 
 
 @pytest.mark.parametrize("how", HOWS)
-@settings(max_examples=15, deadline=None, print_blob=True)
+@examples(8)
 @given(history=cuts([0, 1]), within=st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_interval_joins_do_not_depend_on_how_epochs_are_cut(how, history, within):
     """The same pairs and lone rows at the same watermark, the same late rows."""
@@ -226,7 +227,7 @@ def test_interval_joins_do_not_depend_on_how_epochs_are_cut(how, history, within
 
 
 @pytest.mark.parametrize("ttl", [None, 10])
-@settings(max_examples=80, deadline=None, print_blob=True)
+@examples(25)
 @given(history=cuts([None, 0, 5, 12, 20, 31], ranked=True))
 def test_timers_and_keys_of_apply_do_not_depend_on_how_epochs_are_cut(ttl, history):
     """With rows in the order of their times, and timers that fire in an epoch without rows."""

@@ -9,7 +9,7 @@ from decimal import Decimal
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -17,6 +17,7 @@ from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.row_order import total_order
 from holdfast.operators.sort_order import SortKey, parse_order
 from holdfast.operators.topk.execute import TopKTask
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.string())])
@@ -102,7 +103,7 @@ def take_in(shown: Counter, changes: pa.RecordBatch) -> None:
         shown[values] += weight
 
 
-@settings(max_examples=80, deadline=None, print_blob=True)
+@examples(80)
 @given(st.data(), st.sampled_from(sorted(ORDERS)), st.integers(1, 4), st.sampled_from([None, "r"]))
 def test_top_rows_with_retractions_equal_a_sorted_list(data, order, k, rank) -> None:
     """After every epoch of inserts and deletes, the summed changes are the first k of each key."""
@@ -131,7 +132,7 @@ def test_top_rows_with_retractions_equal_a_sorted_list(data, order, k, rank) -> 
         assert not -shown
 
 
-@settings(max_examples=60, deadline=None, print_blob=True)
+@examples(60)
 @given(st.lists(st.lists(ROWS, max_size=10), min_size=1, max_size=5), st.sampled_from(sorted(ORDERS)),
        st.integers(1, 4), st.sampled_from([None, "r"]))  # fmt: skip
 def test_top_rows_of_growing_streams_equal_a_sorted_list(epochs, order, k, rank) -> None:

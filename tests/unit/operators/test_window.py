@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections import Counter, defaultdict
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.operators.aggregate.execute import AggregateTask
@@ -19,13 +18,13 @@ from holdfast.operators.aggregate.functions.sums import CountFold, SumFold
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.window.execute import AT, ROW, WindowTask, window_hash
 from holdfast.operators.window.session import ALL, SessionTask
+from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
 TIME = pa.timestamp("us", tz="UTC")
 WINDOW = [pa.field("window_start", TIME), pa.field("window_end", TIME)]
 KEYS = pa.schema([pa.field("k", pa.string()), *WINDOW])
 ROW_SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), (WEIGHT, pa.int64())])
-SOAK = os.environ.get("HOLDFAST_SOAK") == "1"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -168,7 +167,7 @@ class WindowModel:
     history=HISTORY, shape=st.sampled_from([(10, 10), (10, 5), (10, 4), (7, 3), (1, 1)]),
     offset=st.integers(0, 9), lateness=st.sampled_from([0, 0, 1, 8]),
 )  # fmt: skip
-@settings(max_examples=1_000 if SOAK else 40)
+@examples(40)
 def test_windows_are_those_of_the_model(closing, history, shape, offset, lateness):
     """Late rows, retractions and collisions: updates add up to the model, closed windows come once."""
     size, slide = shape
@@ -195,7 +194,7 @@ def test_windows_are_those_of_the_model(closing, history, shape, offset, latenes
 
 @pytest.mark.parametrize("closing", [False, True])
 @given(history=HISTORY)
-@settings(max_examples=1_000 if SOAK else 15)
+@examples(15)
 def test_changes_that_nobody_takes_are_counted_and_the_state_is_the_same(closing, history):
     """Without a taker the same is stored and counted; only the changes may be left out."""
     work = WindowTask("t", inner(), 2, closing, None, 10, 4, 0)
@@ -300,7 +299,7 @@ def session_work(gap, lateness, *, closing, keyless=False):
 
 @pytest.mark.parametrize("closing", [False, True])
 @given(history=HISTORY, gap=st.sampled_from([1, 5, 12]), lateness=st.sampled_from([0, 0, 6]))
-@settings(max_examples=1_000 if SOAK else 40)
+@examples(40)
 def test_sessions_are_those_of_the_model(closing, history, gap, lateness):
     """Sessions grow, join, split when rows are taken back, close once, and are forgotten."""
     harness = Harness(session_work(gap, lateness, closing=closing))

@@ -26,7 +26,8 @@ from holdfast.state import (
 from holdfast.state.compaction import choose_layers
 from holdfast.state.partition import run_slices
 from holdfast.storage.local.storage import LocalStorage
-from tests.helpers.state_world import EPOCH, World, examples, micros
+from tests.helpers.effort import examples
+from tests.helpers.state_world import EPOCH, World, micros
 
 
 @examples(60)

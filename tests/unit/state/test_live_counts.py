@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.state.live_counts import Asked, _known
+from tests.helpers.effort import examples
 from tests.helpers.state_world import EPOCH as ZERO
-from tests.helpers.state_world import HASH, World, examples, micros, partition_table, vnodes_of
+from tests.helpers.state_world import HASH, World, micros, partition_table, vnodes_of
 
 
 class Counted(World):

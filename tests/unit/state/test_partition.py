@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from holdfast.ids import RandomIds
 from holdfast.state import RunCache, RunOptions
 from holdfast.storage.local.storage import LocalStorage
-from tests.helpers.state_world import KEYS, VALUES, World, examples
+from tests.helpers.effort import SOAK, examples
+from tests.helpers.state_world import KEYS, VALUES, World
 
 STEPS = st.one_of(
     st.tuples(st.just("epoch"), st.integers(0, 25), st.booleans()),
@@ -118,7 +119,7 @@ SERIES = {
 def test_a_trace_is_what_its_model_says(kind, mode):
     """Through epochs, merges, crashes, rescales and restores a trace equals a dict or Counter."""
 
-    @examples(45)
+    @examples(20)
     @given(**SERIES)
     def run(steps, seed, keys, value, timed, compression):
         options = RunOptions(rows_max=7, compression=compression)
@@ -132,8 +133,8 @@ def test_every_key_type_in_both_kinds(key):
     """Each key type alone, with collisions everywhere, gives the model's answers."""
     for kind in ("latest", "bag"):
         world = World(kind, [key], "list", "cut", seed=7)
-        for epoch in range(8):
-            world.step(world.make_rows(30), 1 + epoch % 3)
+        for epoch in range(6):
+            world.step(world.make_rows(20), 1 + epoch % 3)
             for partition in range(3 if epoch >= 2 else 0):
                 world.adopt(world.merge(partition, 3, full=epoch == 5))
             world.check_whole()
@@ -145,7 +146,7 @@ def test_every_key_type_in_both_kinds(key):
 def test_local_files_and_cached_remote_files_give_the_same(kind, tmp_path):
     """Memory-mapped files, and a small cache in front of remote ones, answer like the model."""
 
-    @examples(12)
+    @examples(6)
     @given(**SERIES)
     def run(steps, seed, keys, value, timed, compression):
         options = RunOptions(rows_max=7, compression=compression)
@@ -159,14 +160,17 @@ def test_local_files_and_cached_remote_files_give_the_same(kind, tmp_path):
     run()
 
 
+COUNTS = range(1, 17) if SOAK else (1, 2, 3, 7, 16)
+
+
 def test_any_rescale_between_1_and_16_reads_the_same_and_rewrites_nothing():
     """Every pair of partition counts 1..16 sees the same state, and opening writes nothing."""
     for kind in ("latest", "bag"):
         world = World(kind, ["int64", "string"], "int64", "full", seed=3)
-        for partitions in range(1, 17):
+        for partitions in COUNTS:
             world.step(world.make_rows(40), partitions)
             stored = world.storage.usage_bytes()
-            for other in range(1, 17):
+            for other in COUNTS:
                 for partition in range(other):
                     world.open(partition, other).close()
             world.check_whole()

@@ -28,7 +28,8 @@ from holdfast.state.arrow import interpolation_search as search_module
 from holdfast.state.arrow.batches import _pair_order, group_rows, hash_order, number_order
 from holdfast.state.arrow.row_equality import encode, normalise, row_codes, rows_equal
 from holdfast.state.partition import first_hash_sql, partition_of, partition_sql, vnode_of
-from tests.helpers.state_world import KEYS, canon, examples
+from tests.helpers.effort import examples
+from tests.helpers.state_world import KEYS, canon
 
 UINT64 = st.integers(0, 2**64 - 1)
 

@@ -24,6 +24,7 @@ from holdfast.state import (
 from holdfast.state.run_writer import write_run
 from holdfast.storage.local.storage import LocalStorage
 from holdfast.storage.memory import MemoryStorage
+from tests.helpers.effort import every
 from tests.helpers.state_world import World
 
 
@@ -53,7 +54,7 @@ def test_digest_is_that_of_hashlib_over_the_file(stored):
 
 def flips(data):
     """Each byte with one of its bits flipped, in place; all bits get their turn."""
-    for position in range(len(data)):
+    for position in range(0, len(data), every(1, 3, 11)):
         data[position] ^= 1 << (position % 8)
         yield position
         data[position] ^= 1 << (position % 8)
@@ -86,7 +87,7 @@ def test_a_flip_never_changes_an_answer_even_without_the_digest(stored):
             refused += world.runs[0].path in str(error)
         else:
             assert answer.equals(right), position
-    assert refused > len(data) // 2
+    assert refused > len(data) // every(1, 3, 11) // 2
 
 
 def test_state_truncated_to_a_few_bytes_does_not_load(stored):

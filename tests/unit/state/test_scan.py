@@ -19,7 +19,8 @@ from holdfast.state.arrow.prefetch import Prefetch
 from holdfast.state.scan import meet, plan_windows
 from holdfast.state.trace import views_of
 from holdfast.storage.local.storage import LocalStorage
-from tests.helpers.state_world import SOAK, World, examples
+from tests.helpers.effort import every, examples
+from tests.helpers.state_world import World
 
 
 def scanned(world):
@@ -47,7 +48,7 @@ def test_a_flip_never_changes_what_a_scan_gives(kind, compression, tmp_path):
     for run in world.runs:
         file = world.storage.local_path(run.path)
         data = bytearray(file.read_bytes())
-        for position in range(0, len(data), 3 if SOAK else 19):
+        for position in range(0, len(data), every(3, 19, 57)):
             data[position] ^= 1 << (position % 8)
             file.write_bytes(data)
             total += 1

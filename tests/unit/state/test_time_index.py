@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidInputError
 from holdfast.state import HASH, WEIGHT, LatestPartition, RunOptions, RunTarget, TraceSchema
 from holdfast.state.run_reader import RunFile
-from tests.helpers.state_world import EPOCH, World, canon, examples, micros
+from tests.helpers.effort import examples
+from tests.helpers.state_world import EPOCH, World, canon, micros
 
 STEPS = st.one_of(
     st.tuples(st.just("epoch"), st.integers(0, 25)),

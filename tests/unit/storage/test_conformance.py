@@ -19,6 +19,7 @@ from holdfast.errors import (
 )
 from holdfast.storage import LocalStorage, MemoryStorage
 from holdfast.storage import object_store as object_module
+from tests.helpers.effort import examples
 
 BACKENDS = ["local-auto", "local-fsync", "local-syncfs", "memory", "s3"]
 ESCAPES = ["", "/", "/etc/x", "a//b", "a/", "../x", "a/../../x", "a/..", ".", "./a", "a/./b",
@@ -285,7 +286,7 @@ def test_the_address_is_for_people_and_has_no_secret(storage):
 
 
 @settings(
-    max_examples=15,
+    examples(15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.differing_executors],
 )
 @given(data=st.data())
