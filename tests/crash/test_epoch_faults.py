@@ -144,14 +144,25 @@ def run_script(*arguments: str, timeout: int = 240) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory):
+    """What the script found out: Spark starts once for all that needs tasks to be tried again."""
+    return json.loads(run_script("flaky", str(tmp_path_factory.mktemp("flaky")))[-1])
+
+
 @pytest.mark.spark
-def test_a_task_that_fails_once_in_every_stage_is_tried_again_without_a_trace(tmp_path) -> None:
+def test_a_task_that_fails_once_in_every_stage_is_tried_again_without_a_trace(faulty) -> None:
     """Sources, operators and sinks whose tasks die at their first try: the same output."""
-    facts = json.loads(run_script("flaky", str(tmp_path))[-1])
-    assert facts["failed_tasks"] >= 6, "the tasks were meant to fail"
-    assert facts["view"] == facts["batch"] == facts["published"]
-    assert facts["big"] == facts["batch_big"]
-    assert facts["verified"]
+    assert faulty["failed_tasks"] >= 6, "the tasks were meant to fail"
+    assert faulty["view"] == faulty["batch"] == faulty["published"]
+    assert faulty["big"] == faulty["batch_big"]
+    assert faulty["verified"]
+
+
+@pytest.mark.spark
+def test_functions_of_a_script_reach_the_workers(faulty) -> None:
+    """Functions and lambdas of __main__ are sent by value."""
+    assert faulty["own"] == [[0, 1, 2], [10, 10, 10]]
 
 
 @pytest.mark.spark

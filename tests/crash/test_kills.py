@@ -95,7 +95,7 @@ def series(home: Path, kind: str, rounds: int, seed: int) -> None:
 @pytest.mark.soak
 def test_killed_again_and_again_gives_exact_results(tmp_path) -> None:
     """kill -9 at random moments, restarts with 1, 2 and 7 partitions: dense, no duplicate, no gap."""
-    series(tmp_path, "generator", 100, seed=int(time.time()))
+    series(tmp_path, "generator", 25, seed=int(time.time()))
     check(tmp_path, ROWS)
 
 
@@ -112,7 +112,7 @@ def test_a_pipeline_that_reads_the_journal_and_is_killed_gives_exact_results(tmp
                     for n in range(start_at, start_at + EVENTS_MAX)
                 ]
             )
-    series(tmp_path, "journal", 50, seed=int(time.time()))
+    series(tmp_path, "journal", 25, seed=int(time.time()))
     check(tmp_path, EVENTS)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -179,33 +177,3 @@ def test_state_is_forgotten_with_a_ttl(spark, tmp_path) -> None:
     # The last epoch ran with the watermark of the one before, 349 s: what was touched before 289 s is gone.
     assert shown == {-1, *range(14, 20)}
     assert summary.late == 1
-
-
-SCRIPT = """
-import sys
-import pyarrow as pa
-import holdfast as hf
-pipe = hf.Pipeline("p", store=sys.argv[1], partitions=2, master="local[1]")
-rows = pipe.source("n", hf.sources.Generator({"k": "id % 3"}, rows=30))
-def one(changes, state, context):
-    return None, context.keys.append_column("n", pa.array([len(changes)] * len(context.keys), pa.int64()))
-rows.apply(one, key="k", state_schema="n long", output_schema="k long", name="own")
-rows.group_by("k").agg(n=hf.udaf(lambda t, n: t.group_by("group").aggregate(
-    [("weight", "sum")]).sort_by("group")["weight_sum"], inputs=["k"], returns="long"), name="agg")
-pipe.run()
-print(sorted(r["k"] for r in pipe.view("own").to_arrow().to_pylist()),
-      sorted(r["n"] for r in pipe.view("agg").to_arrow().to_pylist()))
-"""
-
-
-@pytest.mark.spark
-def test_functions_of_a_script_reach_the_workers(tmp_path) -> None:
-    """Functions and lambdas of __main__ are sent by value."""
-    pytest.importorskip("pyspark", reason="the spark extra is not installed")
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "cp")], capture_output=True, text=True,
-        timeout=240, check=False,
-    )  # fmt: skip
-    assert done.stdout.strip().splitlines()[-1:] == ["[0, 1, 2] [10, 10, 10]"], done.stderr[-2000:]

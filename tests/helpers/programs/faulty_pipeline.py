@@ -1,4 +1,4 @@
-"""A pipeline in a process of its own: with tasks that fail once, or over Spark Connect."""
+"""Pipelines in a process of its own: with tasks that fail once and functions of __main__, or over Connect."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
 import holdfast as hf
@@ -43,6 +44,32 @@ def declare(home: Path, spark, rows: int, *, flaky: bool) -> hf.Pipeline:
     big = totals.transform(lambda df: fail_once(df, marks), text="totals") if flaky else totals
     pipe.sink("big", big.where("n > 10"), hf.sinks.Parquet(str(home / "big")))
     return pipe
+
+
+def one(changes, state, context):
+    """For `apply`: how many rows have come, for every key."""
+    counts = pa.array([len(changes)] * len(context.keys), pa.int64())
+    return None, context.keys.append_column("n", counts)
+
+
+def own_functions(home: Path, spark) -> list:
+    """A function and a lambda of __main__, sent to the workers by value."""
+    pipe = hf.Pipeline("own", store=home / "own", spark=spark, partitions=2)
+    rows = pipe.source("n", hf.sources.Generator({"k": "id % 3"}, rows=30))
+    rows.apply(one, key="k", state_schema="n long", output_schema="k long", name="own")
+    weights = hf.udaf(
+        lambda t, n: (
+            t.group_by("group").aggregate([("weight", "sum")]).sort_by("group")["weight_sum"]
+        ),
+        inputs=["k"],
+        returns="long",
+    )
+    rows.group_by("k").agg(n=weights, name="agg")
+    pipe.run()
+    return [
+        sorted(row["k"] for row in pipe.view("own").to_arrow().to_pylist()),
+        sorted(row["n"] for row in pipe.view("agg").to_arrow().to_pylist()),
+    ]
 
 
 def net(path: Path) -> list:
@@ -87,6 +114,8 @@ def main() -> None:
     facts["verified"] = hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
     facts["epochs"] = epochs
     facts["failed_tasks"] = len(list((home / "failed").iterdir()))
+    if what == "flaky":
+        facts["own"] = own_functions(home, spark)
     print(json.dumps(facts))
 
 
