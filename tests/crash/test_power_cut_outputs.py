@@ -26,7 +26,7 @@ from holdfast.runtime.outputs import OWNED, history_of
 from holdfast.storage.local import storage as local_storage
 from holdfast.storage.open import StorageLocation, storage_of
 from holdfast.testing import PowerCut, RecordingDisk, installed_disk
-from tests.helpers.scenes import SOAK
+from tests.helpers.effort import SOAK
 
 RANDOM_STATES = 10 if SOAK else 1
 EPOCHS = 3
