@@ -20,6 +20,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 LEAVES = {
     "ids",
     "errors",
+    "kinds",
     "clock",
     "settings",
     "failpoints",

@@ -142,8 +142,14 @@ def write_failure(error: HoldfastError) -> None:
 
 
 def _in_our_words(error: HoldfastError) -> HoldfastError:
-    """Remedies of the library name its arguments; here they are options."""
-    remedy = error.remedy or ""
+    """Remedies of the library name its arguments; here they are options.
+
+    An error that brings no remedy gets that of its kind.
+    """
+    from holdfast.kinds import kinds
+
+    known = kinds().get(error.kind)
+    remedy = error.remedy or (known.remedy if known else "")
     for library, option in _OPTIONS.items():
         remedy = remedy.replace(library, option)
     error.remedy = remedy or None
