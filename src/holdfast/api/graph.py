@@ -132,12 +132,13 @@ class PipelineGraph:
 def pipeline_graph(graph: Graph, store: str) -> PipelineGraph:
     """The graph as it is declared now."""
     nodes = {n.name: n for part in (graph.sources, graph.operators, graph.sinks) for n in part}
+    titles = {operator.name: operator.title() for operator in graph.operators}
     parts = {part.name: part for part in graph.topology().parts}
     boxes = [
         Box(
             name=part.name,
             kind=part.kind,
-            lines=tuple(_lines(part)),
+            lines=tuple(_lines(part, titles.get(part.name, part.what))),
             inputs=tuple(dict.fromkeys(part.inputs)),
             columns=None if (known := nodes[part.name].columns) is None else tuple(known),
             changelog=nodes[part.name].retracts,
@@ -162,10 +163,9 @@ def _ordered(parts: Mapping[str, Part]) -> list[Part]:
     return [*order.values()]
 
 
-def _lines(part: Part) -> list[str]:
+def _lines(part: Part, title: str) -> list[str]:
     """What a part is, in a few short lines."""
-    by = f" by {listed(part.keys, 4)}" if part.keys and part.what != "rows" else ""
-    lines = [short(part.params.get("rule", part.what) + by, LINE_MAX)]
+    lines = [short(title, LINE_MAX)]
     steps = [text for key, text in part.params.items() if key.split(".")[0] == "steps"]
     others = [
         f"{key} = {text}"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.display import listed
 from holdfast.errors import InvalidInputError
 from holdfast.operators.columns import WEIGHT
 from holdfast.spark.ddl import check_columns, check_known
@@ -211,6 +212,10 @@ class Declaration(Node, ABC):
             frames: one DataFrame for each of `inputs`.
             late_rows: whether a sink wants the rows that come too late.
         """
+
+    def title(self) -> str:
+        """What it is, in a few words, for people."""
+        return f"{self.kind} by {listed(self.keys, 4)}" if self.keys else self.kind
 
     def staged_by(self) -> Declaration | None:
         """Its own tasks."""

@@ -34,8 +34,7 @@ from holdfast.operators.base import (
 from holdfast.operators.columns import DELETED, HASH, WEIGHT
 from holdfast.operators.row_order import total_order
 from holdfast.operators.sort_order import SortKey
-from holdfast.operators.udf import called, wrong_answer
-from holdfast.operators.udf_results import checked_table, places_of
+from holdfast.operators.udf import called, checked_table, places_of, wrong_answer
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise, row_codes, rows_equal

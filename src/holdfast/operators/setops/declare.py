@@ -31,6 +31,10 @@ class SetDeclaration(Declaration):
         """The rule."""
         return {"rule": self.rule}
 
+    def title(self) -> str:
+        """The rule; the keys are all columns."""
+        return self.rule
+
     def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
         """Both sides as one union."""
         from holdfast.operators.setops.analyze import analyze_rows
