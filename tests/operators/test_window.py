@@ -172,7 +172,7 @@ def test_a_crash_at_any_point_neither_repeats_nor_loses_a_closed_window(spark, t
         )
 
 
-def test_defect_21_a_restarted_pipeline_still_knows_what_is_late(spark, tmp_path) -> None:
+def test_a_restarted_pipeline_still_knows_what_is_late(spark, tmp_path) -> None:
     """After a restart a row behind the old watermark is late, and no closed window opens again."""
     history = History(tmp_path / "in", 0)
     history.add([("a", 5, 1, 1), ("a", 100, 1, 1)])
@@ -187,7 +187,7 @@ def test_defect_21_a_restarted_pipeline_still_knows_what_is_late(spark, tmp_path
     assert [tuple(row)[:3] for row in late.collect()] == [("a", 6, 1)]
 
 
-def test_defect_42_one_row_from_the_future_does_not_close_everything(spark, tmp_path) -> None:
+def test_one_row_from_the_future_does_not_close_everything(spark, tmp_path) -> None:
     """A row from the year 2999 is counted in its window, and the watermark stays where it was."""
     history = History(tmp_path / "in", 0)
     future = 32_472_144_000
