@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self
 
 import msgspec
 
@@ -21,7 +21,7 @@ from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.segments import KeptSegment, arrange, segments_of
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
-from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex, storable, wrong_type
 from holdfast.format.documents import Counts, Replay
 from holdfast.format.manifest import (
     FileEntry,
@@ -46,7 +46,6 @@ from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, chec
 from holdfast.settings import Settings
 from holdfast.storage.base import Storage
 
-T = TypeVar("T")
 TOKEN_BYTES_MAX = 64 * 1024
 _PROPERTY_BYTES_MAX = 4 * 1024
 
@@ -145,7 +144,7 @@ class Draft:
             watermark_us=watermark_us,
             idle=idle,
         )
-        self._sources[name] = _typed(entry, SourceEntry, "source", name)
+        self._sources[name] = storable(entry, SourceEntry, "source", name)
 
     def set_operator(
         self,
@@ -182,7 +181,7 @@ class Draft:
             position=position,
             counts=counts,
         )
-        self._operators[name] = _typed(entry, OperatorEntry, "operator", name)
+        self._operators[name] = storable(entry, OperatorEntry, "operator", name)
         if files is not None:
             self._files[name] = []
         for file in files or ():
@@ -192,7 +191,7 @@ class Draft:
         """Small state of an operator: inline or packed, whichever fits its size."""
         self._check_part(name, "operator", "table")
         if not isinstance(data, bytes):
-            raise _wrong_type("small state", name, f"bytes are needed, not {type(data).__name__}")
+            raise wrong_type("small state", name, f"bytes are needed, not {type(data).__name__}")
         self._large.pop(name, None)
         self._files.pop(name, None)
         small = None
@@ -203,11 +202,11 @@ class Draft:
         entry = OperatorEntry(
             name=name, trace="small", version=version, keys=keys, bytes=len(data), small=small
         )
-        self._operators[name] = _typed(entry, OperatorEntry, "operator", name)
+        self._operators[name] = storable(entry, OperatorEntry, "operator", name)
 
     def add_file(self, entry: FileEntry) -> None:
         """One more run of an operator, newest last; written by this checkpoint or inherited."""
-        _typed(entry, FileEntry, "file", str(entry.path))
+        storable(entry, FileEntry, "file", str(entry.path))
         name = entry.operator or ""
         if name not in self._operators:
             raise InvalidInputError(
@@ -261,7 +260,7 @@ class Draft:
         """
         self._check_part(name, "sink")
         entry = SinkEntry(name=name, epoch=self.epoch, token=token, replay=replay)
-        _typed(entry, SinkEntry, "sink", name)
+        storable(entry, SinkEntry, "sink", name)
         if len(token.encode()) > TOKEN_BYTES_MAX:
             raise InvalidInputError(
                 "sink token is too large",
@@ -276,15 +275,15 @@ class Draft:
 
     def set_watermark(self, watermark_us: int | None) -> None:
         """Event time up to which the pipeline is complete."""
-        self._watermark_us = _typed(watermark_us, int | None, "watermark", "pipeline")
+        self._watermark_us = storable(watermark_us, int | None, "watermark", "pipeline")
 
     def set_log(self, position: Position | None) -> None:
         """Place in the write-ahead log up to which this checkpoint has seen everything."""
-        self._log = _typed(position, Position | None, "log position", "pipeline")
+        self._log = storable(position, Position | None, "log position", "pipeline")
 
     def add_processed(self, records: int) -> None:
         """Records that this epoch has processed."""
-        self._processed += _typed(records, int, "count", "processed")
+        self._processed += storable(records, int, "count", "processed")
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -293,7 +292,7 @@ class Draft:
 
     def set_properties(self, properties: Mapping[str, str]) -> None:
         """Notes of the user; never secrets, everybody can read them."""
-        _typed(dict(properties), dict[str, str], "properties", "pipeline")
+        storable(dict(properties), dict[str, str], "properties", "pipeline")
         total = sum(len(k) + len(v) for k, v in properties.items())
         if total > _PROPERTY_BYTES_MAX:
             raise InvalidInputError(
@@ -489,26 +488,3 @@ class Draft:
                 known=",".join(sorted(n for n, k in self._known.items() if k in kinds)) or "none",
                 remedy="declare it in the topology",
             )
-
-
-def _typed(value: T, kind: Any, what: str, name: str) -> T:
-    """Refuse what would be written, but could never be read again."""
-    try:
-        again = msgspec.json.decode(msgspec.json.encode(value), type=kind, strict=True)
-        if again != value:
-            raise _wrong_type(what, name, "it would be read as something else")
-    except InvalidInputError:
-        raise
-    except (msgspec.MsgspecError, TypeError, ValueError) as error:
-        raise _wrong_type(what, name, str(error)) from error
-    return value
-
-
-def _wrong_type(what: str, name: str, reason: str) -> InvalidInputError:
-    return InvalidInputError(
-        f"{what} has a value that cannot be stored",
-        kind="wrong_type",
-        name=name[:200],
-        reason=reason.encode("utf-8", "backslashreplace").decode()[:300],
-        remedy="give the types that the signature names",
-    )

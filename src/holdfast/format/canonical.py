@@ -15,7 +15,7 @@ Spec: spec/format-v2.md, section 2.
 from __future__ import annotations
 
 import hashlib
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.errors import CorruptionError, IncompatibleError, InvalidInputErro
 FORMAT_VERSION = 2
 NO_DIGEST = "0" * 64
 
+_V = TypeVar("_V")
 _encoder = msgspec.json.Encoder(order="sorted")
 
 
@@ -190,3 +191,27 @@ def _check_version(data: bytes, kind: type[Document], path: str) -> None:
 _REMEDY = (
     "run `holdfast verify` to see what is damaged and `holdfast recover --plan` for the way back"
 )
+
+
+def storable(value: _V, kind: Any, what: str, name: str) -> _V:
+    """Refuse what would be written, but could never be read again."""
+    try:
+        again = msgspec.json.decode(msgspec.json.encode(value), type=kind, strict=True)
+        if again != value:
+            raise wrong_type(what, name, "it would be read as something else")
+    except InvalidInputError:
+        raise
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise wrong_type(what, name, str(error)) from error
+    return value
+
+
+def wrong_type(what: str, name: str, reason: str) -> InvalidInputError:
+    """Says that a value cannot be stored."""
+    return InvalidInputError(
+        f"{what} has a value that cannot be stored",
+        kind="wrong_type",
+        name=name[:200],
+        reason=reason.encode("utf-8", "backslashreplace").decode()[:300],
+        remedy="give the types that the signature names",
+    )

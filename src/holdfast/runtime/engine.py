@@ -17,7 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
-from holdfast.connectors.base import SourceReader, Split, rows_of, token_text
+from holdfast.connectors.base import SourceReader, Split, rows_of
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
@@ -28,7 +28,7 @@ from holdfast.runtime.checkpoint_marks import Marks
 from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
-from holdfast.runtime.output_manager import Outputs
+from holdfast.runtime.output_manager import Outputs, stage_tokens
 from holdfast.runtime.partial_aggregation import PartialAggregationPolicy
 from holdfast.runtime.pending import Absorbed, EngineState, PendingCheckpoint, absorb
 from holdfast.runtime.planner import FrameBuilder, Plan
@@ -48,7 +48,7 @@ from holdfast.runtime.task import Control, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
-from holdfast.storage.open import StorageLocation, storage_of
+from holdfast.storage.open import StorageLocation
 
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
@@ -429,17 +429,7 @@ class Engine:
         if self._watermarks.previous_watermark_us is not None:
             draft.set_watermark(self._watermarks.previous_watermark_us)
         draft.add_processed(pending.rows)
-        for sink in self._graph.sinks:
-            staged = pending.staged.get(sink.name, [])
-            if staged:
-                location, directory = self._writers[sink.name].staging(pending.checkpoint)
-                draft.stage_sink(
-                    sink.name,
-                    token_text(directory, staged),
-                    replay=sink.connector.replay,
-                    storage=storage_of(location),
-                    files=[file.path for file in staged],
-                )
+        stage_tokens(draft, self._graph.sinks, self._writers, pending.staged, pending.checkpoint)
         draft.set_properties({**draft.properties, **self._outputs.properties})
         failpoint("epoch.after_draft")
         self._state.parent = pending.checkpoint

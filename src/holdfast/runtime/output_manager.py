@@ -13,13 +13,21 @@ from dataclasses import replace
 
 import msgspec
 
-from holdfast.checkpoint import PendingToken, Store, StoreReader
-from holdfast.connectors.base import OutputState, OutputWriter, SinkWriter, parse_token
+from holdfast.checkpoint import Draft, PendingToken, Store, StoreReader
+from holdfast.connectors.base import (
+    OutputState,
+    OutputWriter,
+    SinkWriter,
+    StagedFile,
+    parse_token,
+    token_text,
+)
 from holdfast.errors import InvalidInputError
 from holdfast.failpoints import failpoint
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
 from holdfast.format.owner import NOTHING, Owner, new_owner
+from holdfast.operators.declaration import SinkNode
 from holdfast.runtime.outputs import (
     OWNED,
     Decision,
@@ -223,6 +231,27 @@ class Outputs:
                 folds=writer.folds(),
             )
         )
+
+
+def stage_tokens(
+    draft: Draft,
+    sinks: Sequence[SinkNode],
+    writers: Mapping[str, SinkWriter],
+    staged: Mapping[str, Sequence[StagedFile]],
+    checkpoint: str,
+) -> None:
+    """Put a token into the draft for each sink that has rows; they become durable with it."""
+    for sink in sinks:
+        files = staged.get(sink.name)
+        if files:
+            location, directory = writers[sink.name].staging(checkpoint)
+            draft.stage_sink(
+                sink.name,
+                token_text(directory, files),
+                replay=sink.connector.replay,
+                storage=storage_of(location),
+                files=[file.path for file in files],
+            )
 
 
 def _lost(writer: OutputWriter, token: PendingToken) -> bool:

@@ -117,7 +117,7 @@ def remove() -> list[Path]:
             path.unlink(missing_ok=True)
             path.with_suffix(".classpath").unlink(missing_ok=True)
         for part in cache_directory().glob(f"{_PARTS}*"):  # of a call that was killed
-            shutil.rmtree(part, ignore_errors=True)
+            current_disk().remove_tree(str(part))
             found.append(part)
     return found
 

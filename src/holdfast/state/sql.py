@@ -20,6 +20,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.ids import RandomIds
+from holdfast.storage.local.disk import current_disk
 
 MEMORY_MAX = "2GB"
 SPILL_MAX = "64GB"
@@ -156,7 +157,7 @@ class Database:
                 place = partial.replace("'", "''")
                 counted = self.run(f"COPY (\n{query}\n) TO '{place}' ({options})").fetchall()
                 written = int(counted[0][0])
-            os.replace(partial, to)
+            current_disk().rename(partial, to)
         except OSError as error:
             raise InvalidInputError(
                 "the file cannot be written", kind="cannot_write", file=to, reason=error.strerror
