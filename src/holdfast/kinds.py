@@ -242,10 +242,10 @@ invalid_slice | InvalidInput | a text is no journal slice | give the JSON that t
 invalid_truncation | InvalidInput | truncation past the end was asked for | give a sequence up to the visible end
 io | Storage | the operating system failed | check the disk and the kernel's log
 journal_closed | Storage | the journal was closed | open it again
-journal_fenced | Fenced | this process no longer owns the journal: its lock file is gone, or it was forked | open the journal anew
+journal_fenced | Fenced | this process no longer owns the journal: its lock file is gone, or it was forked | open the journal again
 journal_locked | Conflict | another writer has the journal open; the message names its process | stop it, or let it do the appending
 journal_missing | NotFound | there is no journal at this path | check the path
-journal_replaced | Incompatible | the log has another history than the position or slice | restore the journal that it was read from, or begin anew
+journal_replaced | Incompatible | the log has another history than the position or split | restore the journal that it was read from, or begin from scratch
 journal_shortened | Incompatible | the log ends before the position | it lost events; restore it from a copy
 journal_version | Incompatible | a newer version wrote the journal | use a newer Holdfast
 meta_damaged | Corruption | journal.meta is damaged | restore journal.meta from a copy
@@ -254,7 +254,7 @@ mixed_payloads | InvalidInput | events with payloads of different types do not f
 no_input | InvalidInput | standard input of `journal append` is closed | give events as JSON lines
 no_space | Storage | the disk is full; nothing was appended | free some space, then try again
 not_a_file | Refused | something that is no regular file has a journal file's name | remove it
-position_damaged | Corruption | a stored cursor or hold is damaged | find the position in the reader's records and set it anew
+position_damaged | Corruption | a stored cursor or hold is damaged | find the position in the reader's records and set it again
 position_truncated | NotFound | the journal was truncated past this position | begin at its base, or restore older segments
 proof | Corruption | an event proof does not hold | ask for a new one; check against the receipt of that batch
 receipt | Corruption | a receipt does not agree with itself | it was damaged or forged on its way
@@ -270,10 +270,10 @@ writer_poisoned | CommitUnknown or Storage | the journal's writer failed before 
         "Pipelines: `api`, `runtime`, `operators`, `connectors`, `spark`; and kinds of the core, of state and of the journal.",
         """\
 analysis_failed | InvalidInput | Spark cannot run this step | the reason is Spark's own; correct the expression
-apply_duplicate_key | InvalidInput | a function of the user returned two rows of state for one key | return at most one for each key of `context.keys`
-apply_failed | InvalidInput | a function of the user raised an exception; operator, epoch and a key are named | correct the function and run again: the last checkpoint is untouched
-apply_result | InvalidInput | a function of the user returned something of another shape or type | return `(output, new state)` with the declared columns
-apply_unknown_key | InvalidInput | a function of the user returned state of a key that it was not asked about | return only keys of `context.keys`
+apply_duplicate_key | InvalidInput | the user function returned two rows of state for one key | return at most one for each key of `context.keys`
+apply_failed | InvalidInput | the user function raised an exception; operator, epoch and a key are named | correct the function and run again: the last checkpoint is untouched
+apply_result | InvalidInput | the user function returned something of another shape or type | return `(output, new state)` with the declared columns
+apply_unknown_key | InvalidInput | the user function returned state of a key that it was not asked about | return only keys of `context.keys`
 bad_token | Corruption | a sink token cannot be read | use the version that wrote it
 cannot_compact | InvalidInput | compaction was asked of an output that has none: an object store, an upsert output | compact a changelog on a local disk
 cannot_set_aside | Refused | an upsert output cannot do without an epoch | rebuild it: `outputs={"sink": "adopt"}`
@@ -282,7 +282,7 @@ column_collision | InvalidInput | both sides of a join have a column of this nam
 column_without_session | InvalidInput | the session in which a PySpark Column was made is gone | make the Column and run the pipeline in one session, or write SQL text
 column_without_text | InvalidInput | Spark gives a Column another text in every process, so it cannot be in the fingerprint | write SQL text, or `transform(function, text="...")`
 columns_differ | InvalidInput | streams that are put together or compared have different columns | bring them to the same names with `select`
-dedupe_of_changes | InvalidInput | dedupe takes the first row for good, but these rows can be taken back | use distinct, or dedupe earlier
+dedupe_of_changes | InvalidInput | dedupe takes the first row for good, but these rows can be retracted | use distinct, or dedupe earlier
 duplicate_column | InvalidInput | two columns have one name | rename one
 expression_failed | InvalidInput | an expression cannot take one of its rows: division by zero, a cast, an overflow | correct it, or filter such rows before it
 failed_in_task | Holdfast | a task failed with an error of Holdfast; the class is that of the task's error | see the message
@@ -367,8 +367,8 @@ static_table_unreadable | InvalidInput | a table of `join_static` cannot be read
 sum_overflow | InvalidInput | a sum is too large for its type | cast to decimal or double before; if later rows bring it back, read them in one epoch
 time_behind_window | InvalidInput | an operator that goes by event time follows closed windows or sessions | `emit="update"` before it, or plain grouping by `window_start`
 too_deep | Storage | directories of a source lie too deep in one another, or a link leads back | remove the link
-udaf_failed | InvalidInput | an aggregate of the user raised an exception; its column and a key are named | correct the function and run again
-udaf_result | InvalidInput | an aggregate of the user gave something else than one value a group | return as many values as `count` says, of the declared type
+udaf_failed | InvalidInput | the user aggregate raised an exception; its column and a key are named | correct the function and run again
+udaf_result | InvalidInput | the user aggregate gave something else than one value a group | return as many values as `count` says, of the declared type
 unknown_column | InvalidInput | no column of that name | correct the name, or add it before this step
 unknown_columns | InvalidInput | the columns must be known before Spark starts, and are not | name them with `select`
 unknown_emit | InvalidInput | an unknown way to emit windows | `emit="update"` or `emit="close"`
@@ -433,7 +433,7 @@ diverged | Conflict | the destination of a sync was written to by itself | sync 
 empty_source | NotFound | the source of a sync was never opened | run the pipeline first
 file_exists | InvalidInput | an export file is there already | choose another name, or force it
 fork_circle | Conflict | forks share files in a circle | report it: forks cannot
-fork_in_use | Refused | a fork still needs the files that a savepoint holds | let the fork's gc let it go
+fork_in_use | Refused | a fork still needs the files that a savepoint holds | let the fork's gc release it
 inside_store | InvalidInput | an export file would lie inside the store | choose another place
 invalid_time | InvalidInput | a time cannot be read | write 2026-11-15T21:30 or ago:2h
 leapt_over | Conflict | a pipeline wrote to a replica while a sync replaced its catalog | stop it, then `rebuild-catalog --force` there: what it committed is still there

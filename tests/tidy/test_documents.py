@@ -148,9 +148,7 @@ OLD_WORDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if page.parent.name != "reference"], ids=_name
-)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_documents_use_the_words_of_the_field(page):
     """No page falls back into words that a reader from Flink, Iceberg or DBSP has to guess."""
     text = " ".join(_prose(page).split())

@@ -29,7 +29,7 @@ Handler = Callable[[Any, int, str], None]
 class Function(Sink):
     """Calls `handler(rows, epoch, key)` for every epoch that has rows.
 
-    rows: a DataFrame; with `_weight` where rows can be taken back. key: the same for the same
+    rows: a DataFrame; with `_weight` where rows can be retracted. key: the same for the same
     rows, different for all others; write it with the rows and refuse what was written before.
     deduplicates: say True only if the handler does that, also after a fall-back to an older
     checkpoint: then epochs that were published can be run again.

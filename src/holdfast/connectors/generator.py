@@ -24,7 +24,7 @@ class Generator(Source):
         `{"customer": "'c' || pmod(xxhash64(id, seed), 1000)", "amount": "pmod(id, 100) / 4.0"}`.
         They must depend on nothing else: no rand(), no current time.
     rows: how many in all; None for no end. rows_per_epoch: how many at a time.
-    weight: which of the columns is the weight of a row (+1 adds it, -1 takes it back).
+    weight: which of the columns is the weight of a row (+1 adds it, -1 retracts it).
     """
 
     kind = "generator"

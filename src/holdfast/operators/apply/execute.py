@@ -45,7 +45,7 @@ _STAMP = pa.timestamp("us", tz="UTC")
 
 @dataclass(frozen=True)
 class ApplyContext:
-    """What a function learns beside rows and state.
+    """What a function learns in addition to rows and state.
 
     keys: all keys that it is asked about. due: those of them whose timer has fired.
     """
