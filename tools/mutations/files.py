@@ -121,8 +121,8 @@ MUTATIONS = [
     ),
     _s(
         "test_failures_name_the_file_the_record_and_the_cause",
-        "spark/errors.py",
-        "            throwable = throwable.getCause()",
+        "spark/classic.py",
+        '            throwable = _reach(throwable, "getCause")()',
         "            throwable = None",
     ),
     _s(

@@ -12,9 +12,9 @@ from holdfast.checkpoint import StoreReader
 from holdfast.display import html_table, listed, shown, shown_html
 from holdfast.errors import InvalidInputError, NotFoundError
 from holdfast.format.documents import Summary
-from holdfast.operators.analyze import spark_schema
 from holdfast.operators.base import Analyzed
 from holdfast.runtime.task import source_of
+from holdfast.spark.arrow_types import spark_schema
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
 from holdfast.storage.open import StorageLocation

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import functools
 import logging
 import threading
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from holdfast.guard._save import DEFAULTS, Savepoint, save
 from holdfast.guard._verify import GuardReport, verify
 from holdfast.guard.locations import check_save
 from holdfast.guard.spark_files.layout import SUPPORTED_SPARK, version_of
+from holdfast.spark.classic import is_classic, lighten, location_of
 from holdfast.storage.base import Storage
 
 _log = logging.getLogger("holdfast.guard")
@@ -168,7 +168,7 @@ def attach(
         )
 
     attachment = Attachment(saving, batches=batches, every_ms=every_ms, clock=clock)
-    listener = _listener(str(query.id), attachment)
+    listener = _listener(str(query.id), attachment, classic=is_classic(session))
     session.streams.addListener(listener)
     attachment.detach = lambda: session.streams.removeListener(listener)
     return attachment
@@ -274,79 +274,46 @@ def _check_session(session: Any, query: Any) -> None:
 
 def _location_of(query: Any) -> str:
     """Classic Spark knows where a query's checkpoint lies; over Spark Connect it must be given."""
-    try:
-        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001
-    except Exception as error:
+    found = location_of(query)
+    if found is None:
         raise InvalidInputError(
             "the query does not say where its checkpoint lies",
             kind="no_location",
-            reason=type(error).__name__,
+            query=str(query.id),
             remedy="give it as checkpoint_location=…",
-        ) from error
+        )
+    return found
 
 
-class _JavaListener:
-    """What classic Spark calls through Py4J: asks an event for two numbers instead of all of them.
-
-    PySpark's own wrapper converts every field of every progress event, at some 40 ms of CPU each.
-    """
-
-    def __init__(self, query_id: str, attachment: Attachment) -> None:
-        self._query_id = query_id
-        self._attachment = attachment
-
-    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
-
-    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """A batch has ended."""
-        progress = event.progress()
-        if progress.id().toString() == self._query_id:
-            self._attachment.progress(int(progress.batchId()))
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
-
-    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """The last committed batch is worth a savepoint."""
-        if event.id().toString() == self._query_id:
-            self._attachment.save_now()
-
-    class Java:
-        """For Py4J."""
-
-        implements = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
-
-
-def _listener(query_id: str, attachment: Attachment) -> Any:
+def _listener(query_id: str, attachment: Attachment, *, classic: bool) -> Any:
     from pyspark.sql.streaming import StreamingQueryListener
 
-    light = _JavaListener(query_id, attachment)
+    def progress(query: str, batch: int) -> None:
+        if query == query_id:
+            attachment.progress(batch)
+
+    def ended(query: str) -> None:
+        if query == query_id:
+            attachment.save_now()
 
     class GuardListener(StreamingQueryListener):  # type: ignore[misc]
-        """Counts the batches of one query; the methods are called over Spark Connect only."""
-
-        @functools.cached_property
-        def _jlistener(self) -> Any:
-            from pyspark import SparkContext
-
-            jvm: Any = SparkContext._jvm  # noqa: SLF001 - as PySpark's own listener does
-            return jvm.PythonStreamingQueryListenerWrapper(light)
+        """Counts the batches of one query."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """Nothing to do."""
 
         def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """A batch has ended."""
-            if str(event.progress.id) == query_id:
-                attachment.progress(int(event.progress.batchId))
+            progress(str(event.progress.id), int(event.progress.batchId))
 
         def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """Nothing to do."""
 
         def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
             """The last committed batch is worth a savepoint."""
-            if str(event.id) == query_id:
-                attachment.save_now()
+            ended(str(event.id))
 
-    return GuardListener()
+    listener = GuardListener()
+    if classic:
+        lighten(listener, progress, ended)
+    return listener

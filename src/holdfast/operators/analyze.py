@@ -77,13 +77,6 @@ def named(owner: str, build: Callable[[], Any]) -> Any:
         ) from error
 
 
-def spark_schema(schema: Any) -> Any:
-    """Arrow's schema as Spark's."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    return from_arrow_schema(schema)
-
-
 def key_schema(node: Declaration, df: Any, names: tuple[str, ...]) -> Any:
     """Arrow schema of some columns that are to be keys."""
     fields = {f.name.lower(): f for f in df.schema.fields}

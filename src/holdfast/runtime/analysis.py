@@ -13,12 +13,13 @@ from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.errors import HoldfastError, InvalidInputError
-from holdfast.operators.analyze import arrow_schema, named, spark_schema
+from holdfast.operators.analyze import arrow_schema, named
 from holdfast.operators.base import Analyzed
 from holdfast.operators.columns import WEIGHT
 from holdfast.operators.declaration import Declaration, Node, SinkNode, SourceNode
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.watermarks import time_kind
+from holdfast.spark.arrow_types import spark_schema
 from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
 

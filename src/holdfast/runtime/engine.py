@@ -365,9 +365,8 @@ class Engine:
             observation = observed.read() if observed else None
             self._watermarks.seen(name, observation.newest_us if observation else None)
             future += observation.future if observation else 0
-            rows += rows_of(
-                self._readers[name], split, observation.rows if observation else None, plan.scans
-            )
+            counted = observation.rows if observation else plan.counted.get(name)
+            rows += rows_of(self._readers[name], split, counted, plan.scans)
         pending.rows += rows
         pending.epochs += 1
         epoch, state.epoch = state.epoch, state.epoch + 1

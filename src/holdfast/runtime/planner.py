@@ -22,7 +22,6 @@ from pyspark.sql import types as T  # noqa: N812
 
 from holdfast.connectors.base import SourceReader, Split
 from holdfast.connectors.staging import Target
-from holdfast.operators.analyze import spark_schema
 from holdfast.operators.base import Analyzed
 from holdfast.operators.columns import HASH
 from holdfast.operators.declaration import Declaration, Node, SinkNode, upstream
@@ -37,14 +36,18 @@ from holdfast.runtime.task import (
     run_stage,
 )
 from holdfast.runtime.watermarks import Observed, count_rows, observe, time_kind
+from holdfast.spark.arrow_types import spark_schema
 from holdfast.spark.classic import (
     ArrowMap,
     Scan,
     begin_shuffles,
+    finished,
     is_classic,
+    is_on,
     plan_now,
     scans_of,
 )
+from holdfast.spark.partitioning import Shuffle
 from holdfast.state.partition import partition_sql
 from holdfast.storage.open import StorageLocation
 
@@ -62,8 +65,10 @@ class Plan:
     action: Any = None
     stages: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
+    begun: list[Any] = field(default_factory=list)
     observed: dict[str, Observed] = field(default_factory=dict)
     scans: list[Scan] = field(default_factory=list)
+    counted: dict[str, int] = field(default_factory=dict)
 
 
 class FrameBuilder:
@@ -94,7 +99,7 @@ class FrameBuilder:
         """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
         self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
-        self._partition = F.expr(partition_sql(HASH, partitions))
+        self._shuffle = Shuffle(partitions, partition_sql(HASH, partitions))
         self._maps: dict[tuple[Any, ...], ArrowMap] = {}
         self._time_kinds: dict[str, str] = {}
 
@@ -129,7 +134,7 @@ class FrameBuilder:
         if not self.classic or plan.action is None or plan.observed:
             return
         try:
-            begin_shuffles(plan.action)
+            plan.begun = begin_shuffles(plan.action)
         except Exception:  # the action does it all again, and its error counts
             log.debug("an epoch did not begin ahead", exc_info=True)
 
@@ -141,8 +146,9 @@ class FrameBuilder:
             return []
         try:
             with self._sent(plan, jobs):
+                scans = self._begun_scans(plan)
                 rows = plan.action.collect()
-                plan.scans = self._scans(plan)
+                plan.scans = scans + self._scans(plan)
         finally:
             self.drop(plan)
         return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
@@ -152,16 +158,31 @@ class FrameBuilder:
             return nullcontext()
         return sent_jobs(self._spark.sparkContext, {name: jobs[name] for name in plan.stages})
 
+    def _uncounted(self, plan: Plan) -> list[Split]:
+        """Splits that do not know their number of rows beforehand, and are not observed."""
+        if not self.classic:
+            return []
+        splits = plan.splits.values()
+        return [p for p in splits if p.rows is None and p.source not in plan.observed]
+
+    def _begun_scans(self, plan: Plan) -> list[Scan]:
+        """What was read ahead of the action, which begins by setting Spark's counters to zero."""
+        if not plan.begun or not self._uncounted(plan) or not finished(plan.begun):
+            return []
+        return scans_of(plan.action) or []
+
     def _scans(self, plan: Plan) -> list[Scan]:
         """What was read of sources that do not know their number of rows beforehand."""
-        unknown = [p for p in plan.splits.values() if p.rows is None]
-        if not self.classic or all(p.source in plan.observed for p in unknown):
-            return []
-        try:
-            return scans_of(plan.action)
-        except Exception:  # a count for people is no reason to fail
-            log.debug("rows were not counted", exc_info=True)
-            return []
+        uncounted = self._uncounted(plan)
+        scans = scans_of(plan.action) if uncounted and is_on("row counts") else None
+        if scans is None:  # the epochs that are planned from now on observe their rows
+            for split in uncounted:
+                try:
+                    rows = self._readers[split.source].read(self._spark, split)
+                    plan.counted[split.source] = int(rows.count())
+                except Exception:  # a count for people is no reason to fail
+                    log.debug("rows were not counted", exc_info=True)
+        return scans or []
 
     def drop(self, plan: Plan) -> None:
         """Release what a plan keeps in Spark."""
@@ -216,7 +237,7 @@ class FrameBuilder:
             frame = frame if partial is None else partial
         if analyzed.task.timed:
             frame = with_heartbeats(self._spark, frame, n)
-        shuffled = frame.repartitionById(n, self._partition)
+        shuffled = self._shuffle(frame)
         emit = node.name in self._feeding
         targets = tuple(
             Target(sink.name, self._sink_places[sink.name], sink.input.late)
@@ -294,7 +315,7 @@ class FrameBuilder:
             if kind is None:
                 kind = self._time_kinds[name] = time_kind(node, rows)
             rows, plan.observed[name] = observe(node, rows, kind)
-        elif split.rows is None and not self.classic:
+        elif split.rows is None and not (self.classic and is_on("row counts")):
             rows, plan.observed[name] = count_rows(rows)
         return rows
 

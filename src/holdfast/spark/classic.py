@@ -1,28 +1,184 @@
-"""Shortcuts into Spark's JVM, for what is built anew in every epoch.
+"""The one private door into Spark: names that Spark does not promise to keep.
 
 PySpark's own calls look classes up by name and pickle functions each time they are made: half of
-what planning an epoch costs. These keep the JVM's objects from epoch to epoch.
+what planning an epoch costs. The fast paths of this module keep the JVM's objects from epoch to
+epoch, begin work early, and read numbers that Spark has counted already. Each has a public way that
+does the same, more slowly.
 
 Invariants:
-- Nothing here changes what a plan computes: each shortcut makes the plan of the public call that
-  its text names, and makes that call where there is no JVM at hand (Spark Connect).
+- No other module has a private name of Spark, and here each is reached by `_reach` and listed in
+  `FAST_PATHS`. Tests of the repository look for both.
+- A fast path computes what its public way computes. Where it fails and the public way does not, it
+  is turned off for this process, with one line in the log; the pipeline continues.
 - Only a stage that needs no state may begin before its epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import importlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
-from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+log = logging.getLogger("holdfast.spark")
 
+_T = TypeVar("_T")
 _STATEFUL = ("MapInArrow", "InMemoryTableScan")  # stages of operators, and rows kept from them
+_CAUSES_MAX = 12
+_POLL_SECONDS = 0.001
+_COLUMN = "pyspark.sql.classic.column"
+_FRAME = "pyspark.sql.classic.dataframe"
+_LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
+
+
+@dataclass(frozen=True)
+class FastPath:
+    """Some private names that serve one purpose. instead: what happens without them."""
+
+    name: str
+    instead: str
+    names: tuple[str, ...]
+
+
+FAST_PATHS: Mapping[str, FastPath] = {
+    path.name: path
+    for path in (
+        FastPath(
+            "selection",
+            "expressions are parsed again in every epoch",
+            ("_to_seq", "_jc", "_jdf", "select", "DataFrame"),
+        ),
+        FastPath(
+            "arrow map",
+            "functions of stages are pickled again in every epoch",
+            ("PythonEvalType", "pandas_udf", "_jc", "_jdf", "mapInArrow", "DataFrame"),
+        ),
+        FastPath(
+            "plan ahead",
+            "an epoch is planned when it runs",
+            ("_jdf", "queryExecution", "executedPlan"),
+        ),
+        FastPath(
+            "begin ahead",
+            "an epoch reads its sources when it runs",
+            ("_jdf", "queryExecution", "executedPlan", "nodeName", "children", "submitShuffleJob"),
+        ),
+        FastPath(
+            "row counts",
+            "rows of sources are counted as they go by",
+            (
+                *("_jdf", "queryExecution", "executedPlan", "collectLeaves", "nodeName"),
+                *("relation", "cachedPlan", "metrics", "metadata", "location", "rootPaths"),
+                "isCompleted",
+            ),
+        ),
+        FastPath(
+            "error causes",
+            "errors of Spark are told by their text",
+            (
+                *("_origin", "java_exception", "getClass", "getCause", "getMessage"),
+                *("getCondition", "getMessageParameters", "getQueryContext"),
+            ),
+        ),
+        FastPath(
+            "light listener",
+            "the guard hears all fields of a query's progress",
+            ("_jvm", "PythonStreamingQueryListenerWrapper", "_jlistener"),
+        ),
+        FastPath(
+            "checkpoint location",
+            "`guard.attach` must be told the checkpoint's location",
+            ("_jsq", "streamingQuery", "resolvedCheckpointRoot"),
+        ),
+    )
+}
+_off: dict[str, str] = {}
+_compared: set[str] = set()
+
+
+def _reach(owner: Any, name: str) -> Any:
+    """A private name of Spark; tests take single ones away here."""
+    return getattr(owner, name)
+
+
+def turned_off() -> dict[str, str]:
+    """The fast paths that this process does without, and why."""
+    return dict(_off)
+
+
+def is_on(path: str) -> bool:
+    """Whether a fast path may be tried."""
+    return path not in _off
+
+
+def notes() -> list[str]:
+    """What people should know about fast paths that are off."""
+    return [
+        f"Spark's fast path {name!r} is off: {FAST_PATHS[name].instead} ({why})"
+        for name, why in _off.items()
+    ]
+
+
+def _turn_off(path: str, error: Exception) -> None:
+    if _is_gone(error):
+        return
+    text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    if _off.setdefault(path, text) is text:
+        log.warning(
+            "this Spark lacks a private name: the fast path %r is off, %s (%s)",
+            path,
+            FAST_PATHS[path].instead,
+            text,
+        )
+
+
+def _is_gone(error: Exception) -> bool:
+    """Whether nobody answered: the JVM has ended, which says nothing about its names."""
+    return isinstance(error, OSError) or type(error).__name__ == "Py4JNetworkError"
+
+
+def _is_missing(error: Exception) -> bool:
+    """Whether a name is not there. What the JVM itself complains of has another class."""
+    missing = isinstance(error, AttributeError | TypeError | ImportError)
+    return missing or type(error).__name__ == "Py4JError"
+
+
+def _either(path: str, fast: Callable[[], _T], public: Callable[[], _T]) -> _T:
+    """The fast way; where it fails and the public one does not, the public one from now on."""
+    if path in _off:
+        return public()
+    try:
+        return fast()
+    except Exception as error:  # noqa: BLE001 - whatever it is, the public way decides
+        found = public()  # its error is the caller's, and says nothing about the fast path
+        _turn_off(path, error)
+        return found
+
+
+def _if_there(path: str, fast: Callable[[], _T], instead: _T) -> _T:
+    """The fast way; `instead` where its names are missing. Other errors are the caller's."""
+    if path in _off:
+        return instead
+    try:
+        return fast()
+    except Exception as error:
+        if not _is_missing(error):
+            raise
+        _turn_off(path, error)
+        return instead
 
 
 def is_classic(spark: Any) -> bool:
-    """Whether the JVM of a session can be reached; with Spark Connect it cannot."""
-    return hasattr(spark, "_jsparkSession")
+    """Whether a session has a context in this process; with Spark Connect it has none."""
+    try:
+        return spark.sparkContext is not None
+    except Exception:  # noqa: BLE001 - versions refuse it in different ways
+        return False
+
+
+# What is built again in every epoch
 
 
 class Selection:
@@ -37,12 +193,19 @@ class Selection:
         """The frame with these columns."""
         if not is_classic(frame.sparkSession):
             return frame.selectExpr(*self.texts)
-        from pyspark.sql.classic.column import _to_seq
+        return _either(
+            "selection", lambda: self._fast(frame), lambda: frame.selectExpr(*self.texts)
+        )
+
+    def _fast(self, frame: Any) -> Any:
+        from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
         if self._columns is None:
-            columns = [F.expr(text)._jc for text in self.texts]  # noqa: SLF001 - see the header
-            self._columns = _to_seq(frame.sparkSession.sparkContext, columns)
-        return _wrapped(frame, frame._jdf.select(self._columns))  # noqa: SLF001
+            columns = [_reach(F.expr(text), "_jc") for text in self.texts]
+            to_seq = _reach(importlib.import_module(_COLUMN), "_to_seq")
+            self._columns = to_seq(frame.sparkSession.sparkContext, columns)
+        made = _wrapped(frame, _reach(_reach(frame, "_jdf"), "select")(self._columns))
+        return _same("selection", made, lambda: frame.selectExpr(*self.texts))
 
 
 class ArrowMap:
@@ -56,43 +219,84 @@ class ArrowMap:
     def __call__(self, frame: Any) -> Any:
         """What the function makes of the frame."""
         if not is_classic(frame.sparkSession):
-            return frame.mapInArrow(self._function, self._schema)
+            return self._public(frame)
+        return _either("arrow map", lambda: self._fast(frame), lambda: self._public(frame))
+
+    def _public(self, frame: Any) -> Any:
+        return frame.mapInArrow(self._function, self._schema)
+
+    def _fast(self, frame: Any) -> Any:
         if self._call is None:
             self._call = self._made(frame)
-        return _wrapped(frame, frame._jdf.mapInArrow(self._call, False, None))  # noqa: SLF001, FBT003
+        call = _reach(_reach(frame, "_jdf"), "mapInArrow")
+        made = _wrapped(frame, call(self._call, False, None))  # noqa: FBT003 - Java has no keywords
+        return _same("arrow map", made, lambda: self._public(frame))
 
     def _made(self, frame: Any) -> Any:
-        from pyspark.sql.pandas.functions import pandas_udf
-        from pyspark.util import PythonEvalType
+        from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        kind = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
-        udf = pandas_udf(self._function, returnType=self._schema, functionType=kind)
+        pandas_udf = _reach(importlib.import_module("pyspark.sql.pandas.functions"), "pandas_udf")
+        kinds = _reach(importlib.import_module("pyspark.util"), "PythonEvalType")
+        udf = pandas_udf(
+            self._function, returnType=self._schema, functionType=kinds.SQL_MAP_ARROW_ITER_UDF
+        )
         names = [name.replace("`", "``") for name in frame.columns]
-        return udf(*(F.col(f"`{name}`") for name in names))._jc  # noqa: SLF001
+        return _reach(udf(*(F.col(f"`{name}`") for name in names)), "_jc")
+
+
+def _wrapped(frame: Any, made: Any) -> Any:
+    return _reach(importlib.import_module(_FRAME), "DataFrame")(made, frame.sparkSession)
+
+
+def _same(path: str, made: Any, public: Callable[[], Any]) -> Any:
+    """Once a process, a frame of a fast path is held against the one of the public call."""
+    if path not in _compared:
+        if made.schema != public().schema:
+            raise TypeError(f"{made.schema.simpleString()} came instead of the public call's")
+        _compared.add(path)
+    return made
+
+
+# Plans, and what Spark has counted
 
 
 def plan_now(action: Any) -> None:
     """Let Spark plan an action that runs later."""
-    action._jdf.queryExecution().executedPlan()  # noqa: SLF001
+    _if_there("plan ahead", lambda: _executed_plan(action), None)
 
 
-def begin_shuffles(action: Any) -> int:
-    """Begin the stages of a planned action that only read sources; returns how many.
+def begin_shuffles(action: Any) -> list[Any]:
+    """Begin the stages of a planned action that only read sources; returns them.
 
     They run where cores are free, and the action finds their output. A stage that fails here is
     tried again by the action, whose error counts.
     """
-    begun = 0
-    waiting = [action._jdf.queryExecution().executedPlan()]  # noqa: SLF001
+    return _if_there("begin ahead", lambda: _begin_shuffles(action), [])
+
+
+def _begin_shuffles(action: Any) -> list[Any]:
+    begun = []
+    waiting = [_executed_plan(action)]
     while waiting:
         node = waiting.pop()
-        if node.nodeName() == "Exchange":
+        if _reach(node, "nodeName")() == "Exchange":
             if not any(name in _STATEFUL for name in _names(node)):
-                node.submitShuffleJob()
-                begun += 1
+                begun.append(_reach(node, "submitShuffleJob")())
             continue
         waiting.extend(_children(node))
     return begun
+
+
+def finished(begun: list[Any]) -> bool:
+    """Wait for stages that were begun; False where Spark does not tell when they end."""
+    return _if_there("row counts", lambda: _finished(begun), instead=False)
+
+
+def _finished(begun: list[Any]) -> bool:
+    for stage in begun:
+        while not _reach(stage, "isCompleted")():
+            time.sleep(_POLL_SECONDS)
+    return True
 
 
 @dataclass(frozen=True)
@@ -105,44 +309,167 @@ class Scan:
     pushed: bool
 
 
-def scans_of(action: Any) -> list[Scan]:
-    """What an action has read from files, as Spark has counted it."""
-    found: list[Scan] = []
-    waiting = [action._jdf.queryExecution().executedPlan()]  # noqa: SLF001
-    while waiting:
-        leaves = waiting.pop().collectLeaves()
-        for number in range(leaves.size()):
-            leaf = leaves.apply(number)
-            name = str(leaf.nodeName())
-            if name.startswith("InMemoryTableScan"):
-                waiting.append(leaf.relation().cachedPlan())
-            elif name.startswith("Scan ") and leaf.metrics().contains("numFiles"):
-                paths = leaf.relation().location().rootPaths()
-                pushed = leaf.metadata().get("PushedFilters")
-                found.append(
-                    Scan(
-                        str(paths.head().toString()),
-                        paths.size(),
-                        int(leaf.metrics().get("numOutputRows").get().value()),
-                        pushed.isDefined() and str(pushed.get()) != "[]",
-                    )
-                )
-    return found
+def scans_of(action: Any) -> list[Scan] | None:
+    """What an action has read from files, as Spark has counted it; None where it does not tell."""
+    return _either("row counts", lambda: [*_scans(_executed_plan(action))], lambda: None)
+
+
+def _scans(plan: Any) -> Iterator[Scan]:
+    leaves = _reach(plan, "collectLeaves")()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        name = str(_reach(leaf, "nodeName")())
+        if name.startswith("InMemoryTableScan"):
+            yield from _scans(_reach(_reach(leaf, "relation")(), "cachedPlan")())
+        elif name.startswith("Scan ") and _reach(leaf, "metrics")().contains("numFiles"):
+            location = _reach(_reach(leaf, "relation")(), "location")()
+            paths = _reach(location, "rootPaths")()
+            pushed = _reach(leaf, "metadata")().get("PushedFilters")
+            yield Scan(
+                str(paths.head().toString()),
+                paths.size(),
+                int(_reach(leaf, "metrics")().get("numOutputRows").get().value()),
+                pushed.isDefined() and str(pushed.get()) != "[]",
+            )
+
+
+def _executed_plan(action: Any) -> Any:
+    return _reach(_reach(_reach(action, "_jdf"), "queryExecution")(), "executedPlan")()
 
 
 def _names(node: Any) -> list[str]:
-    found = [str(node.nodeName())]
+    found = [str(_reach(node, "nodeName")())]
     for child in _children(node):
         found.extend(_names(child))
     return found
 
 
 def _children(node: Any) -> list[Any]:
-    children = node.children()
+    children = _reach(node, "children")()
     return [children.apply(i) for i in range(children.size())]
 
 
-def _wrapped(frame: Any, made: Any) -> Any:
-    from pyspark.sql.classic.dataframe import DataFrame
+# Errors
 
-    return DataFrame(made, frame.sparkSession)
+
+@dataclass(frozen=True)
+class JavaCause:
+    """One link of a chain of causes in the JVM."""
+
+    name: str
+    message: str
+    condition: str = ""
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    expression: str = ""
+
+
+def causes_of(error: Exception) -> list[JavaCause]:
+    """The causes of an error of Spark, the outermost first; empty where there is no JVM to ask."""
+    module = type(error).__module__
+    if not module.startswith("py4j") and not module.endswith(".captured"):
+        return []
+    return _either("error causes", lambda: _causes(error), list)
+
+
+def _causes(error: Exception) -> list[JavaCause]:
+    foreign = type(error).__module__.startswith("py4j")
+    throwable = _reach(error, "java_exception" if foreign else "_origin")
+    links: list[JavaCause] = []
+    while throwable is not None and len(links) < _CAUSES_MAX:
+        try:
+            links.append(_cause(throwable))
+            throwable = _reach(throwable, "getCause")()
+        except Exception as gone:
+            if not links or _is_missing(gone):
+                raise
+            break  # the JVM may have ended: what was seen so far counts
+    return links
+
+
+def _cause(throwable: Any) -> JavaCause:
+    name = str(_reach(throwable, "getClass")().getName())
+    message = str(_reach(throwable, "getMessage")() or "")
+    condition, expression = "", ""
+    parameters: dict[str, str] = {}
+    if message.startswith("[") or "org.apache.spark" in name:
+        try:
+            condition = str(_reach(throwable, "getCondition")() or "")
+            given = _reach(throwable, "getMessageParameters")()
+            parameters = {str(key): str(given.get(key)) for key in given.keySet()}
+            contexts = _reach(throwable, "getQueryContext")()
+            expression = str(contexts[0].fragment())[:200] if len(contexts) else ""
+        except Exception:  # noqa: BLE001 - not every error of Spark has all of these
+            return JavaCause(name, message, condition, parameters, expression)
+    return JavaCause(name, message, condition, parameters, expression)
+
+
+# Streaming queries
+
+
+class _LightListener:
+    """What classic Spark calls through Py4J: asks an event for two numbers instead of all of them.
+
+    PySpark's own wrapper converts every field of every progress event, at some 40 ms of CPU each.
+    """
+
+    def __init__(self, progress: Callable[[str, int], None], ended: Callable[[str], None]) -> None:
+        self._progress, self._ended = progress, ended
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """A batch has ended."""
+        progress = event.progress()
+        self._progress(str(progress.id().toString()), int(progress.batchId()))
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Nothing to do."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """The query has ended."""
+        self._ended(str(event.id().toString()))
+
+    class Java:
+        """For Py4J."""
+
+        implements = [_LISTENER]
+
+
+def lighten(
+    listener: Any, progress: Callable[[str, int], None], ended: Callable[[str], None]
+) -> bool:
+    """Let a listener of streaming queries hear only which batch has ended; returns whether it does.
+
+    Otherwise it hears what every listener hears, through its public methods.
+    """
+    return _if_there("light listener", lambda: _lighten(listener, progress, ended), instead=False)
+
+
+def _lighten(
+    listener: Any, progress: Callable[[str, int], None], ended: Callable[[str], None]
+) -> bool:
+    from pyspark import SparkContext
+
+    jvm = _reach(SparkContext, "_jvm")
+    wrapper = _reach(jvm, "PythonStreamingQueryListenerWrapper")
+    made = wrapper(_LightListener(progress, ended))
+    before = dict(vars(listener))
+    listener._jlistenerobj = made  # noqa: SLF001 - PySpark keeps its own under this name
+    if _reach(listener, "_jlistener") is not made:
+        vars(listener).clear()
+        vars(listener).update(before)
+        raise AttributeError("a listener of PySpark does not keep its wrapper as expected")
+    return True
+
+
+def location_of(query: Any) -> str | None:
+    """Where the checkpoint of a running query lies; None where the query does not say."""
+    if ".connect." in type(query).__module__:
+        return None
+    return _either("checkpoint location", lambda: _location(query), lambda: None)
+
+
+def _location(query: Any) -> str:
+    inner = _reach(_reach(query, "_jsq"), "streamingQuery")()
+    return str(_reach(inner, "resolvedCheckpointRoot")())

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError, StorageError
+from holdfast.spark.classic import causes_of
 
 _OURS = re.compile(r"holdfast\.errors\.(\w+): (.+)")
 _CAUSE = re.compile(r"\bcause=([a-z_]+)")
@@ -24,7 +25,6 @@ _LAST = re.compile(r"^(?:\w+\.)*(\w+(?:Error|Exception|Interrupt|Exit)): ?(.*)$"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _FOREIGN = ("/pyspark/", "/py4j/", "/holdfast/", "<frozen", "<string>", "/lib/python3")
 _STATE = re.compile(r"\s*SQLSTATE: (\w{5})")
-_CHAIN_MAX = 12
 _TRANSIENT = re.compile(
     r"ExecutorLost|executor \S+ exited|FetchFailed|MetadataFetchFailed|Remote RPC client"
     r"|java\.net\.(?:Socket|SocketTimeout|Connect|UnknownHost|NoRouteToHost)Exception"
@@ -237,38 +237,17 @@ def _last_line(text: str) -> str:
 
 def _chain(error: Exception) -> list[Cause]:
     """The causes of an error, the outermost first."""
-    throwable = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    if throwable is None:
-        return [_of_python(error)] if hasattr(error, "getCondition") else []
-    links: list[Cause] = []
-    try:
-        while throwable is not None and len(links) < _CHAIN_MAX:
-            links.append(_of_java(throwable))
-            throwable = throwable.getCause()
-    except Exception:  # noqa: BLE001 - the JVM may be gone: what was seen so far counts
-        return links
+    links = [Cause(**vars(link)) for link in causes_of(error)]
+    if hasattr(error, "getCondition") and not (links and links[0].condition):
+        links[:1] = [_of_python(error, links[0] if links else None)]
     return links
 
 
-def _of_python(error: Any) -> Cause:
-    """Spark Connect sends text only."""
+def _of_python(error: Any, link: Cause | None) -> Cause:
+    """What PySpark says of its own error; over Spark Connect, or without the JVM's names, all."""
     condition = error.getCondition() or ""
+    if link is not None and not condition:
+        return link
     parameters = dict(error.getMessageParameters() or {})
-    return Cause(type(error).__name__, str(error), condition, parameters)
-
-
-def _of_java(throwable: Any) -> Cause:
-    name = str(throwable.getClass().getName())
-    message = str(throwable.getMessage() or "")
-    condition, expression = "", ""
-    parameters: dict[str, str] = {}
-    if message.startswith("[") or "org.apache.spark" in name:
-        try:
-            condition = str(throwable.getCondition() or "")
-            given = throwable.getMessageParameters()
-            parameters = {str(key): str(given.get(key)) for key in given.keySet()}
-            contexts = throwable.getQueryContext()
-            expression = str(contexts[0].fragment())[:200] if len(contexts) else ""
-        except Exception:  # noqa: BLE001 - not every error of Spark has all of these
-            return Cause(name, message, condition, parameters, expression)
-    return Cause(name, message, condition, parameters, expression)
+    name = link.name if link is not None else type(error).__name__
+    return Cause(name, link.message if link is not None else str(error), condition, parameters)

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 from holdfast.spark import daemon
 from holdfast.spark.class_archive import archive_options
+from holdfast.spark.classic import is_classic
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -45,7 +46,6 @@ def open_session(
 ) -> Any:
     """A session for a pipeline; an active one is used as it is."""
     try:
-        from pyspark import SparkContext
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidInputError(
@@ -76,9 +76,8 @@ def open_session(
             settings["spark.python.daemon.module"] = daemon.MODULE
     for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)
-    new = SparkContext._active_spark_context is None  # noqa: SLF001 - nothing public tells
     spark = builder.master(where).getOrCreate()
-    if new and where.startswith("local") and not where.startswith("local-cluster"):
+    if active is None and where.startswith("local") and not where.startswith("local-cluster"):
         threading.Thread(target=_start_workers, args=[spark], daemon=True).start()
     return spark
 
@@ -122,13 +121,13 @@ class RuntimeSettings:
 
 def check_session(spark: Any) -> None:
     """Refuse a session that was stopped, or whose Java is gone, before anything is asked of it."""
-    context = getattr(spark, "_sc", None)
-    if context is None:  # Spark Connect
+    if not is_classic(spark):
         return
+    reason = None
     try:
-        reason = "it was stopped" if context._jsc.sc().isStopped() else None  # noqa: SLF001
-    except Exception as error:  # noqa: BLE001 - whatever the gateway says: nobody answers
-        reason = f"its Java does not answer: {type(error).__name__}"
+        _ = spark.sparkContext.defaultParallelism  # a context that was stopped refuses to say
+    except Exception as error:  # noqa: BLE001 - stopped, or nobody answers: it is the same
+        reason = f"it was stopped, or its Java does not answer: {type(error).__name__}"
     if reason is not None:
         raise InvalidInputError(
             "the Spark session of the pipeline cannot be used",
@@ -146,9 +145,9 @@ def check_workers(spark: Any) -> None:
 
     Nothing is started where the workers are this very interpreter on this machine.
     """
-    context = getattr(spark, "_sc", None)
-    if context is None:  # Spark Connect: the server's Python is its own affair until the first job
+    if not is_classic(spark):  # the server's Python is its own affair until the first job
         return
+    context = spark.sparkContext
     python = str(getattr(context, "pythonExec", ""))
     if context.applicationId in _checked or (is_local(spark) and _is_this(python)):
         return

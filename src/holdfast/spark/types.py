@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
-from pyspark.sql.pandas.types import to_arrow_type
 
 from holdfast.errors import InvalidInputError
+from holdfast.spark.arrow_types import TIME_TYPE, arrow_type
 
 _PLAIN = (
     T.BooleanType,
@@ -31,7 +31,8 @@ _PLAIN = (
     T.TimestampType,
     T.TimestampNTZType,
 )
-_WHOLE = (T.DayTimeIntervalType(), T.TimeType())
+_TIMES = (T.DayTimeIntervalType, *([TIME_TYPE] if TIME_TYPE is not None else []))
+_WHOLE = tuple(time() for time in _TIMES)
 
 
 def kept_type(kind: Any, column: str) -> Any:
@@ -39,7 +40,7 @@ def kept_type(kind: Any, column: str) -> Any:
     for part in _leaves(kind):
         if not _is_kept(part):
             raise unsupported(kind, part, column)
-    return to_arrow_type(kind, timezone="UTC")
+    return arrow_type(kind)
 
 
 def key_type(kind: Any, column: str) -> Any:
@@ -54,16 +55,15 @@ def key_type(kind: Any, column: str) -> Any:
                 part=_part(kind, part),
                 remedy=_remedy(part),
             )
-    return to_arrow_type(kind, timezone="UTC")
+    return arrow_type(kind)
 
 
 def check_carried(schema: Any) -> None:
     """Every column of a sink can be written as Parquet, and read back by Spark as what it is."""
     for field in schema.fields:
         for part in _leaves(field.dataType):
-            if isinstance(part, T.VariantType | T.DayTimeIntervalType | T.TimeType):
+            if isinstance(part, _TIMES) or arrow_type(part) is None:
                 raise unsupported(field.dataType, part, field.name)
-        to_arrow_type(field.dataType, timezone="UTC")
 
 
 def unsupported(kind: Any, part: Any, column: str) -> InvalidInputError:
@@ -132,6 +132,6 @@ def _remedy(part: Any) -> str:
         return "use a part of it, v:path::type, or to_json(v)"
     if isinstance(part, T.StringType):
         return "cast(x AS string COLLATE UTF8_BINARY) compares bytes; lower(x) ignores case"
-    if isinstance(part, T.DayTimeIntervalType | T.TimeType):
+    if isinstance(part, _TIMES):
         return "cast it: operators keep interval day to second and time(6), sinks a string"
     return "cast it to a type with a value that can be compared, such as a number or a string"

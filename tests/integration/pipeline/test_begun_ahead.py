@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 import holdfast as hf
@@ -40,9 +42,19 @@ def test_only_a_shuffle_without_state_begins_ahead_and_nothing_changes(
     for number in range(FILES):
         write_rows(tmp_path / "in", number, [(f"k{n}", n, 0.0, 1) for n in range(number + 1)])
     begun, plain = [], frames.begin_shuffles
-    monkeypatch.setattr(frames, "begin_shuffles", lambda action: begun.append(plain(action)))
-    chain(tmp_path, spark, single=single).run()
+
+    def begin(action):
+        stages = plain(action)
+        begun.append(len(stages))
+        if stages:
+            time.sleep(0.5)  # all of it is read ahead
+        return stages
+
+    monkeypatch.setattr(frames, "begin_shuffles", begin)
+    reports = []
+    chain(tmp_path, spark, single=single).run(on_epoch=reports.append)
     assert begun == [1 if single else 0] * (FILES - 1)
+    assert [report.rows for report in reports] == list(range(1, FILES + 1))
     if single:
         want = {f'["k{n}", {FILES - n}]': 1 for n in range(FILES)}
         assert published(spark, tmp_path / "out", ["k", "n"]) == want

@@ -206,10 +206,12 @@ def test_a_session_that_was_stopped_is_named(tmp_path) -> None:
     """Not a trace of the gateway to Java."""
 
     class Context:
-        _jsc = None
+        @property
+        def defaultParallelism(self):  # noqa: N802 - Spark's name
+            raise RuntimeError("Cannot call methods on a stopped SparkContext.")
 
     class Session:
-        _sc = Context()
+        sparkContext = Context()  # noqa: N815
 
     with pytest.raises(HoldfastError) as caught:
         hf.Pipeline("p", store=tmp_path / "cp", spark=Session()).session()
