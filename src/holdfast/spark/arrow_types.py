@@ -50,8 +50,9 @@ def arrow_type(kind: Any) -> Any:
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, T.ArrayType):
         element = arrow_type(kind.elementType)
-        found = element and pa.field("element", element, nullable=kind.containsNull)
-        return found and pa.list_(found)
+        if element is None:
+            return None
+        return pa.list_(pa.field("element", element, nullable=kind.containsNull))
     if isinstance(kind, T.MapType):
         key, value = arrow_type(kind.keyType), arrow_type(kind.valueType)
         if key is None or value is None:
@@ -61,15 +62,18 @@ def arrow_type(kind: Any) -> Any:
             pa.field("value", value, nullable=kind.valueContainsNull),
         )
     if isinstance(kind, T.StructType):
-        fields = [_arrow_field(field) for field in kind.fields]
-        return None if None in fields else pa.struct(fields)
+        kinds = [arrow_type(field.dataType) for field in kind.fields]
+        if any(found is None for found in kinds):
+            return None
+        return pa.struct(
+            [_arrow_field(field, found) for field, found in zip(kind.fields, kinds, strict=True)]
+        )
     return next((arrow for spark, arrow in _PLAIN.items() if isinstance(kind, spark)), None)
 
 
-def _arrow_field(field: Any) -> Any:
-    kind = arrow_type(field.dataType)
+def _arrow_field(field: Any, kind: Any) -> Any:
     given = {_METADATA: json.dumps(field.metadata).encode()} if field.metadata else None
-    return kind and pa.field(field.name, kind, nullable=field.nullable, metadata=given)
+    return pa.field(field.name, kind, nullable=field.nullable, metadata=given)
 
 
 def spark_schema(schema: pa.Schema) -> Any:

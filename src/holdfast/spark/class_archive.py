@@ -33,6 +33,7 @@ from holdfast.spark.java import Java
 from holdfast.storage.local.disk import current_disk
 
 CACHE_VARIABLE = "HOLDFAST_CACHE"
+TRAINING = "holdfast.api.training"  # a program, run in a process of its own
 _QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off"
 _PLAIN = re.compile(r"[\w./~+@%=,-]+", re.ASCII)  # what needs no quoting among options of a JVM
 _SECONDS_MAX = 600
@@ -139,7 +140,7 @@ def _train(java: Java, home: Path, made: Path) -> str:
     """Run the small pipeline, and wait for its JVM; returns what they printed."""
     # The JVM writes after Python has ended; both hold the pipe, so this waits for both.
     process = subprocess.Popen(  # noqa: S603 - this Python, and names made here
-        [sys.executable, "-P", "-m", "holdfast.spark.class_archive_training", str(home), str(made)],
+        [sys.executable, "-P", "-m", TRAINING, str(home), str(made)],
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
         start_new_session=True, env={**os.environ, "JAVA_HOME": str(java.home)},
     )  # fmt: skip

@@ -94,6 +94,13 @@ FAST_PATHS: Mapping[str, FastPath] = {
         ),
     )
 }
+RAW_FILES: Mapping[str, str] = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Options of a reader: local files without Hadoop's checksum files, whose names bar a colon."""
+NO_PATTERNS: Mapping[str, str] = {"__globPaths__": "false"}
+"""Options of a reader: paths are names, not patterns. Spark refuses the file where it has none."""
 _off: dict[str, str] = {}
 _compared: set[str] = set()
 
@@ -168,6 +175,11 @@ def _if_there(path: str, fast: Callable[[], _T], instead: _T) -> _T:
             raise
         _turn_off(path, error)
         return instead
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether an error is one of Spark's, or of its bridge to Java."""
+    return any(base.__module__.startswith(("pyspark", "py4j")) for base in type(error).__mro__)
 
 
 def is_classic(spark: Any) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import pkgutil
 import subprocess
 import sys
@@ -65,10 +66,10 @@ def found_by(python: str) -> bool:
 
 def load() -> None:
     """Load what runs in tasks, and set it aside from the garbage collection after each task."""
-    from holdfast import operators
-
+    operators = importlib.util.find_spec("holdfast.operators")
+    places = operators.submodule_search_locations if operators is not None else []
     wanted = ["pyspark.worker", "holdfast.runtime.task"]
-    found = pkgutil.walk_packages(operators.__path__, f"{operators.__name__}.")
+    found = pkgutil.walk_packages(places, "holdfast.operators.")
     wanted += [n.name for n in found if not n.name.endswith((".declare", ".analyze"))]
     for name in wanted:
         with suppress(Exception):  # a worker that needs it loads it again, and its error counts

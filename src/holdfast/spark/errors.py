@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError, StorageError
-from holdfast.spark.classic import causes_of
+from holdfast.spark.classic import causes_of, is_of_spark
 
 _OURS = re.compile(r"holdfast\.errors\.(\w+): (.+)")
 _CAUSE = re.compile(r"\bcause=([a-z_]+)")
@@ -79,7 +79,7 @@ def spark_failure(
         typed = typed or _of_an_expression(chain, epoch)
         if typed is not None:
             return typed
-    if not chain and not _is_spark(error):
+    if not chain and not is_of_spark(error):
         return InternalError(
             "an epoch failed in a way that Holdfast did not expect",
             epoch=epoch,
@@ -201,7 +201,7 @@ def _of_user_code(error: Exception, chain: list[Cause], epoch: int | None) -> Ho
             reason=_last_line(text),
             remedy="correct it and run again: the last checkpoint is untouched",
         )
-    if not chain and not _is_spark(error):
+    if not chain and not is_of_spark(error):
         trace = "".join(traceback.format_exception(error))
         if user_frame(trace.rsplit("\n  File", 1)[0]) and user_frame(trace) is not None:
             return user_code_failed(error)
@@ -224,10 +224,6 @@ def _of_an_expression(chain: list[Cause], epoch: int | None) -> HoldfastError | 
             remedy="correct the expression, or filter such rows before it, and run again",
         )
     return None
-
-
-def _is_spark(error: Exception) -> bool:
-    return any(base.__module__.startswith(("pyspark", "py4j")) for base in type(error).__mro__)
 
 
 def _last_line(text: str) -> str:

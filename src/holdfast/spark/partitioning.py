@@ -19,7 +19,7 @@ _SEED = 42  # of the hash function that `repartition` and SQL's `hash` use
 
 
 class Shuffle:
-    """Sends rows to partitions. partition: SQL text of a number from 0 to partitions - 1."""
+    """Sends rows to partitions. partition: SQL text of an int from 0 to partitions - 1."""
 
     def __init__(self, partitions: int, partition: str) -> None:
         """Keep both; the expression is made with the first frame."""
@@ -33,11 +33,11 @@ class Shuffle:
 
         if hasattr(frame, "repartitionById"):
             if self._by_id is None:
-                self._by_id = F.expr(f"cast({self._text} AS int)")
+                self._by_id = F.expr(self._text)
             return frame.repartitionById(self._partitions, self._by_id)
         if self._by_hash is None:
             numbers = ", ".join(str(number) for number in landing_numbers(self._partitions))
-            self._by_hash = F.expr(f"array({numbers})[cast({self._text} AS int)]")
+            self._by_hash = F.expr(f"array({numbers})[{self._text}]")
         return frame.repartition(self._partitions, self._by_hash)
 
 

@@ -17,13 +17,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.spark.classic import NO_PATTERNS, RAW_FILES
+
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
-_RAW = {
-    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-    "fs.file.impl.disable.cache": "true",
-}
 _BAD = "__hf_bad"
-_NO_PATTERNS = {"__globPaths__": "false"}
 
 
 def escaped(path: str) -> str:
@@ -96,10 +93,10 @@ class FileFrames:
             if self._plain is None or self._plain[0] is not spark:
                 self._plain = spark, self._reader(spark, {})
             return self._plain[1].load(self._texts(paths))
-        options: dict[str, str] = {} if way == "usual:" else dict(_RAW)
+        options: dict[str, str] = {} if way == "usual:" else dict(RAW_FILES)
         alone = way not in ("usual:", "raw:")
         if alone:
-            options |= _NO_PATTERNS
+            options |= NO_PATTERNS
         if columns:
             options["basePath"] = self.url("").rstrip("/")
         reader = self._reader(spark, options)
@@ -113,7 +110,9 @@ class FileFrames:
     def first_bad(self, spark: Any, path: str) -> str | None:
         """The first record of a text file that does not fit the schema."""
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
-        reader = self._reader(spark, options | _RAW | _NO_PATTERNS if self._local else options)
+        if self._local:
+            options |= {**RAW_FILES, **NO_PATTERNS}
+        reader = self._reader(spark, options)
         frame = reader.schema(f"{self._schema}, `{_BAD}` string").load(self.url(path))
         rows = frame.where(f"`{_BAD}` IS NOT NULL").limit(1).collect()
         return str(rows[0][_BAD]) if rows else None

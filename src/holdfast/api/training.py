@@ -1,6 +1,6 @@
 """A small pipeline that makes Spark load what pipelines use; its JVM writes the archive at its end.
 
-Run: python -m holdfast.spark.class_archive_training DIRECTORY ARCHIVE
+Run: python -m holdfast.api.training DIRECTORY ARCHIVE
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from holdfast import sinks, sources
 from holdfast.api import functions as aggregates
 from holdfast.api.pipeline import Pipeline
 from holdfast.api.windows import tumbling
+from holdfast.connectors.files.source import Files
+from holdfast.connectors.generator import Generator
+from holdfast.connectors.parquet.sink import Parquet
 
 _ROWS = 4_000
 
@@ -27,7 +29,7 @@ def main(home: Path, archive: Path) -> None:
     spark.range(_ROWS).selectExpr("id", "id % 50 AS k", "id % 7 AS x").write.parquet(
         str(home / "in")
     )
-    files = sources.Files(str(home / "in"), schema="id long, k long, x long", files_max=1)
+    files = Files(str(home / "in"), schema="id long, k long, x long", files_max=1)
     rows = pipe.source("files", files).where("x < 7")
     names = spark.range(50).selectExpr("id AS k", "cast(id AS string) AS name")
     totals = (
@@ -40,20 +42,20 @@ def main(home: Path, archive: Path) -> None:
             name="totals",
         )
     )
-    made = sources.Generator(
+    made = Generator(
         {"k": "id % 50", "at": "timestamp_millis(id)"}, rows=_ROWS, rows_per_epoch=_ROWS // 4
     )
     timed = pipe.source("generated", made, event_time="at")
     windows = timed.group_by(tumbling("at", size="1 second"), "k").agg(
         n=aggregates.count(), name="windows"
     )
-    pipe.sink("totals_out", totals, sinks.Parquet(str(home / "totals")))
-    pipe.sink("rows_out", rows, sinks.Parquet(str(home / "rows")))
-    pipe.sink("windows_out", windows, sinks.Parquet(str(home / "windows")))
+    pipe.sink("totals_out", totals, Parquet(str(home / "totals")))
+    pipe.sink("rows_out", rows, Parquet(str(home / "rows")))
+    pipe.sink("windows_out", windows, Parquet(str(home / "windows")))
     pipe.run()
     pipe.view("totals").to_spark(spark).count()
-    jvm = spark.sparkContext._jvm  # noqa: SLF001 - there is no other way to ask
-    class_path = jvm.java.lang.System.getProperty("java.class.path")
+    asked = "java_method('java.lang.System', 'getProperty', 'java.class.path')"
+    class_path = str(spark.range(1).selectExpr(asked).collect()[0][0])
     (home / "classpath").write_text(class_path, encoding="utf-8")
     spark.stop()
 
