@@ -85,7 +85,10 @@ FAST_PATHS: Mapping[str, FastPath] = {
         FastPath(
             "light listener",
             "the guard hears all fields of a query's progress",
-            ("_jvm", "PythonStreamingQueryListenerWrapper", "_jlistener"),
+            (
+                *("_gateway", "ensure_callback_server_started"),
+                *("_jvm", "PythonStreamingQueryListenerWrapper", "_jlistener"),
+            ),
         ),
         FastPath(
             "checkpoint location",
@@ -463,8 +466,10 @@ def _lighten(
 ) -> bool:
     from pyspark import SparkContext
 
-    jvm = _reach(SparkContext, "_jvm")
-    wrapper = _reach(jvm, "PythonStreamingQueryListenerWrapper")
+    # Java calls Python back; what is made before both have agreed on a port is never called.
+    bridge = importlib.import_module("pyspark.java_gateway")
+    _reach(bridge, "ensure_callback_server_started")(_reach(SparkContext, "_gateway"))
+    wrapper = _reach(_reach(SparkContext, "_jvm"), "PythonStreamingQueryListenerWrapper")
     made = wrapper(_LightListener(progress, ended))
     before = dict(vars(listener))
     listener._jlistenerobj = made  # noqa: SLF001 - PySpark keeps its own under this name

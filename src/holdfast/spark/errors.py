@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast import errors
+import holdfast.errors
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError, StorageError
 from holdfast.spark.classic import causes_of, is_of_spark
 
@@ -138,7 +138,7 @@ def user_code_failed(error: Exception, operator: str | None = None) -> InvalidIn
 
 def _our_own(text: str, epoch: int | None) -> HoldfastError | None:
     ours = _OURS.search(text)
-    kind = getattr(errors, ours.group(1), None) if ours else None
+    kind = getattr(holdfast.errors, ours.group(1), None) if ours else None
     if ours is None or not (isinstance(kind, type) and issubclass(kind, HoldfastError)):
         return None
     message = ours.group(2).strip()[:2000]

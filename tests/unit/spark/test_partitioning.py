@@ -39,8 +39,8 @@ def test_the_way_is_the_one_that_the_frame_has(monkeypatch):
 
     monkeypatch.setattr(F, "expr", lambda text: text)
     shuffle = Shuffle(2, "p")
-    assert shuffle(NewFrame()) == ("id", 2, "cast(p AS int)")
+    assert shuffle(NewFrame()) == ("id", 2, "p")
     way, count, text = shuffle(Frame())
     assert (way, count) == ("hash", 2)
     first, second = landing_numbers(2)
-    assert text == f"array({first}, {second})[cast(p AS int)]"
+    assert text == f"array({first}, {second})[p]"
