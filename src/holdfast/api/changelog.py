@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,7 @@ from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.spark.ddl import quoted
 from holdfast.storage import Storage, open_storage
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +65,7 @@ def read_changelog(
         [('ann', 7.0), ('bob', 5.0)]
     """
     _check_epoch(as_of)
-    root = _root(fspath(path))
+    root = _root(location_text(path))
     storage = open_storage(root, options=dict(storage_options) if storage_options else None)
     owner = read_owner(storage, OWNER)
     epochs = _epochs(storage)

@@ -34,8 +34,10 @@ class Grouped:
     def __repr__(self) -> str:
         return f"<Grouped by {', '.join(str(key) for key in self._keys)}>"
 
-    def __getattr__(self, name: str) -> Any:
-        raise unknown_name(self, name, GROUPED_USES)
+    if not TYPE_CHECKING:  # a type checker refuses what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_name(self, name, GROUPED_USES)
 
     def agg(self, *columns: Aggregate, name: str, **aggregates: Aggregate) -> Stream:
         """One row for each group, kept up to date.

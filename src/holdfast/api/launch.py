@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import datetime
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,7 @@ from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.runtime.start import StartPlanner
 from holdfast.settings import Settings
 from holdfast.spark.session import RuntimeSettings, check_workers, is_local
-from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, location_text
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -284,7 +284,7 @@ def store_location(
     """Where a pipeline keeps its checkpoints, and the cache for its runs."""
     remote = "://" in store and not store.startswith("file://")
     url = store if remote else str(Path(store.removeprefix("file://")).expanduser().absolute())
-    cached = fspath(cache) if cache else None
+    cached = location_text(cache) if cache else None
     if remote and cached is None:
         cached = str(Path.home() / ".cache" / "holdfast" / "runs")
     if remote and store.split("://", 1)[0] not in OBJECT_SCHEMES:

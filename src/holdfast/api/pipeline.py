@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from os import PathLike, fspath
+from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.graph import DRAWN_MAX, PipelineGraph, pipeline_graph
@@ -28,6 +28,7 @@ from holdfast.runtime.outputs import Wish
 from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.settings import Settings
 from holdfast.spark.session import check_session, open_session
+from holdfast.storage.open import location_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ class Pipeline:
         self._master, self._config = master, dict(spark_config or {})
         self._spark: Any = spark
         self._resolved: tuple[tuple[int, ...], dict[str, Analyzed]] | None = None
-        self._place = store_location(fspath(store), storage_options, cache)
+        self._place = store_location(location_text(store), storage_options, cache)
         self._launch = Launch(
             graph=self._graph,
             place=self._place,

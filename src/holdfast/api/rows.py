@@ -67,9 +67,9 @@ class RowSteps:
     def _origin(self) -> str:
         """The nearest named part before, and whether steps lie between."""
         node, steps = self.node, 0
-        while not hasattr(node, "name") and node.inputs:
+        while not node.name and node.inputs:
             node, steps = node.inputs[0], steps + 1
-        name = short(getattr(node, "name", "?"), 60)
+        name = short(node.name, 60)
         return name if not steps else f"{name} and {steps} step{'s' if steps > 1 else ''}"
 
     @property

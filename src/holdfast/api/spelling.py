@@ -68,20 +68,45 @@ def unknown_name(owner: object, name: str, uses: Mapping[str, str]) -> Attribute
     )
 
 
+def _each(use: str, names: str) -> dict[str, str]:
+    """One answer for several names."""
+    return {name: use.replace("{name}", name) for name in names.split()}
+
+
 _OWN_STATE = "apply(function, key=..., name=...), which keeps state of your own"
 _VIEW = "pipe.view(name).to_spark() after a run: a stream has no rows before it"
 _SINK = "pipe.sink(name, stream, connector)"
+_ROW_WISE = "transform(lambda df: df.{name}(...))"
+_ON_VIEW = "pipe.view(operator).to_spark().{name}(...) after a run"
+_NOTHING = "nothing: it has no meaning for a stream"
+_PARTITIONS = "Pipeline(partitions=...)"
 STREAM_USES = {
+    **_each(_ROW_WISE, "hint mapInArrow mapInPandas melt to toJSON unpivot withMetadata"),
+    **_each(_ON_VIEW, "corr cov crosstab freqItems isEmpty pandas_api plot stat transpose"),
+    **_each(_NOTHING, "executionInfo isLocal isStreaming localCheckpoint metadataColumn"),
+    **_each(_NOTHING, "sameSemantics semanticHash storageLevel unpersist"),
+    **_each(_PARTITIONS, "coalesce repartition repartitionById repartitionByRange"),
+    **_each(_PARTITIONS, "sortWithinPartitions"),
+    **_each(_VIEW, "asTable collect createGlobalTempView createOrReplaceGlobalTempView"),
+    **_each(_VIEW, "createOrReplaceTempView createTempView registerTempTable show"),
+    **_each(_VIEW, "toLocalIterator"),
+    **_each(_SINK, "mergeInto write writeStream writeTo"),
+    "colRegex": "select with the names",
+    "exists": 'join(other, on, "semi", name=...)',
+    "inputFiles": "pipe.reader(): a checkpoint lists the files that were read",
+    "lateralJoin": "join(other, on, condition=..., name=...)",
+    "nearestByJoin": "join(other, on, within=hf.interval(...), name=...)",
+    "sampleBy": 'where("xxhash64(key) % 100 < 10"), which takes the same rows every time',
+    "scalar": "join(other, on, name=...)",
+    "sparkSession": "pipe.session()",
+    "zip": "join(other, on, name=...)",
+    "zipWithIndex": "top_k(k, order_by=..., rank=..., name=...): a stream has no order of its own",
     "agg": "group_by(key).agg(...); for one total, group by a constant column",
     "alias": "suffix= or condition= in join",
     "approxQuantile": "group_by(key).agg(p=hf.percentile(column, 0.5), name=...)",
     "cache": "nothing: an operator's state is kept",
     "checkpoint": "nothing: every epoch ends in a checkpoint",
-    "coalesce": "Pipeline(partitions=...)",
-    "collect": _VIEW,
     "count": 'group_by(key).agg(n=hf.count(), name="counts")',
-    "createOrReplaceTempView": _VIEW,
-    "createTempView": _VIEW,
     "crossJoin": "join on a constant column, or join_static with a DataFrame",
     "cube": "one group_by for each set of keys, and union",
     "describe": "group_by(key).agg(...)",
@@ -98,8 +123,6 @@ STREAM_USES = {
     "groupingSets": "one group_by for each set of keys, and union",
     "head": "top_k(k, order_by=..., name=...)",
     "limit": "top_k(k, order_by=..., name=...)",
-    "mapInArrow": "transform(lambda df: df.mapInArrow(...))",
-    "mapInPandas": "transform(lambda df: df.mapInPandas(...))",
     "na": 'with_columns(column="coalesce(column, 0)"), or where("column IS NOT NULL")',
     "observe": "run(on_epoch=...)",
     "offset": "top_k(k, order_by=..., rank=..., name=...), then where on the rank",
@@ -109,12 +132,10 @@ STREAM_USES = {
     "printSchema": "columns, or pipe.explain()",
     "randomSplit": "where on a hash of the key, once for each part",
     "rdd": "transform(function)",
-    "repartition": "Pipeline(partitions=...)",
     "replace": 'with_columns(column="CASE WHEN ... END")',
     "rollup": "one group_by for each set of keys, and union",
     "sample": 'where("xxhash64(key) % 100 < 10"), which takes the same rows every time',
     "schema": "columns",
-    "show": _VIEW,
     "sort": "top_k(k, order_by=..., name=...): a stream has no order of its own",
     "summary": "group_by(key).agg(...)",
     "tail": "top_k(k, order_by=..., name=...)",
@@ -123,13 +144,9 @@ STREAM_USES = {
     "toDF": 'select("a AS b", ...)',
     "toPandas": "pipe.view(name).to_pandas() after a run",
     "unionAll": "union",
-    "unpivot": "transform(lambda df: df.unpivot(...))",
     "withColumnRenamed": 'select("a AS b", ...)',
     "withColumnsRenamed": 'select("a AS b", ...)',
     "withWatermark": 'pipe.source(..., event_time="at", delay="10 minutes")',
-    "write": _SINK,
-    "writeStream": _SINK,
-    "writeTo": _SINK,
 }
 """Names of PySpark's DataFrame that a stream has not, with what to use instead."""
 

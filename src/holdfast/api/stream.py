@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.api.columns import is_column
 from holdfast.api.grouped import Grouped
@@ -26,8 +26,10 @@ class Stream(SetSteps):
     state, its view and its errors go by it.
     """
 
-    def __getattr__(self, name: str) -> Any:
-        raise unknown_name(self, name, STREAM_USES)
+    if not TYPE_CHECKING:  # a type checker refuses what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_name(self, name, STREAM_USES)
 
     def join(
         self,

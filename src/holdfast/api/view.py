@@ -81,8 +81,10 @@ class View:
             time_bound_us=self._bound,
         )  # fmt: skip
 
-    def __getattr__(self, name: str) -> Any:
-        raise unknown_name(self, name, VIEW_USES)
+    if not TYPE_CHECKING:  # a type checker refuses what is not there
+
+        def __getattr__(self, name: str) -> Any:
+            raise unknown_name(self, name, VIEW_USES)
 
     def __repr__(self) -> str:
         return shown(self, lambda: f"<View of {self._facts()}: {listed(self.columns)}>")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint.commit.catalog import REBUILD, CatalogState, load_catalog
@@ -362,11 +362,16 @@ def retired_error(checkpoint: CheckpointId) -> NotFoundError:
 
 
 def read_store(
-    root: str | Path | StorageReader, pipeline: str, *, options: dict[str, Any] | None = None
+    root: str | PathLike[str] | StorageReader,
+    pipeline: str,
+    *,
+    options: dict[str, Any] | None = None,
 ) -> StoreReader:
     """Open a pipeline's checkpoints for reading. Never writes, never needs a running cluster."""
     storage = (
-        open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
+        open_storage(root, create=False, options=options)
+        if isinstance(root, (str, PathLike))
+        else root
     )
     reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     reader.header()
@@ -374,12 +379,12 @@ def read_store(
 
 
 def list_pipelines(
-    root: str | Path | StorageReader, *, damaged: bool = False, **options: Any
+    root: str | PathLike[str] | StorageReader, *, damaged: bool = False, **options: Any
 ) -> list[str]:
     """Names of the pipelines below a root; with `damaged` also those that lost their header."""
     storage = (
         open_storage(root, create=False, options=options or None)
-        if isinstance(root, (str, Path))
+        if isinstance(root, (str, PathLike))
         else root
     )
     return [name for name in _directories(storage) if _is_pipeline(storage, name, damaged=damaged)]

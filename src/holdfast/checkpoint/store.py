@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -389,7 +389,7 @@ class Store:
 
 
 def open_store(
-    root: str | Path | Storage,
+    root: str | PathLike[str] | Storage,
     pipeline: str,
     *,
     topology: Topology,

@@ -21,7 +21,7 @@ import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint import open_store
@@ -70,13 +70,13 @@ class Restored:
 
 
 def restore(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     to: Ref = "latest",
     *,
-    into: str | Path | None = None,
+    into: str | PathLike[str] | None = None,
     name: str | None = None,
-    sink: str | Path | None = None,
+    sink: str | PathLike[str] | None = None,
     options: dict[str, Any] | None = None,
     clock: Clock | None = None,
     ids: IdSource | None = None,
@@ -116,9 +116,9 @@ def restore(
 
 
 def clone(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
-    into: str | Path,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
+    into: str | PathLike[str],
     to: Ref = "latest",
     *,
     same_id: bool = False,
@@ -316,7 +316,7 @@ def _state_of(target: str) -> LocationListing | None:
 
 
 def _abandon(
-    store: str | Path | Storage,
+    store: str | PathLike[str] | Storage,
     savepoints: Savepoints,
     manifest: Manifest,
     index: Index,
@@ -354,7 +354,7 @@ class _SinkPlan:
         cls,
         savepoints: Savepoints,
         index: Index,
-        sink: str | Path | None,
+        sink: str | PathLike[str] | None,
         options: dict[str, Any] | None,
     ) -> _SinkPlan | None:
         """Decide before anything is touched."""
@@ -444,6 +444,6 @@ def _cannot_undo(index: Index, done: Restored, *, in_place: bool, trimmed: bool)
     return said
 
 
-def pipeline_of(location: str | Path, name: str | None) -> str:
+def pipeline_of(location: str | PathLike[str], name: str | None) -> str:
     """The name under which a location is saved."""
     return name or derived_name(location)

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint import Draft, Store, open_store
@@ -84,12 +84,12 @@ class Savepoint:
 
 
 def save(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     label: str | None = None,
     *,
     name: str | None = None,
-    sink: str | Path | None = None,
+    sink: str | PathLike[str] | None = None,
     note: str = "",
     spark_version: str = "",
     settings: Settings | None = None,
@@ -152,9 +152,11 @@ def save(
     return Savepoint(**{**done.facts, "tries": captured.tries, "millis": millis})
 
 
-def _exists(store: str | Path | Storage, name: str, options: dict[str, Any] | None) -> bool:
+def _exists(
+    store: str | PathLike[str] | Storage, name: str, options: dict[str, Any] | None
+) -> bool:
     """Whether the store knows the query already; looking makes nothing."""
-    if not isinstance(store, (str, Path)):
+    if not isinstance(store, (str, PathLike)):
         return store.exists(f"{name}/{paths.HEADER}")
     try:
         storage = open_storage(store, create=False, options=options)

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint import verify_store
@@ -93,8 +93,8 @@ class GuardReport:
 
 
 def verify(
-    checkpoint_location: str | Path,
-    store: str | Path | StorageReader | None = None,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | StorageReader | None = None,
     *,
     name: str | None = None,
     deep: bool = True,
@@ -140,8 +140,8 @@ def _nothing_there(report: GuardReport, index: Index | None) -> None:
 
 def _verify_savepoints(
     report: GuardReport,
-    location: str | Path,
-    store: str | Path | StorageReader,
+    location: str | PathLike[str],
+    store: str | PathLike[str] | StorageReader,
     name: str | None,
     deep: bool,  # noqa: FBT001 - private
     options: dict[str, Any] | None,

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import msgspec
@@ -63,8 +63,8 @@ class Shown:
 
 
 def ls(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     *,
     name: str | None = None,
     options: dict[str, Any] | None = None,
@@ -76,8 +76,8 @@ def ls(
 
 
 def show(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     ref: Ref = "latest",
     *,
     name: str | None = None,
@@ -116,8 +116,8 @@ def show(
 
 
 def compare(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     older: Ref,
     newer: Ref = "latest",
     *,
@@ -132,8 +132,8 @@ def compare(
 
 
 def pin(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     label: str,
     ref: Ref = "latest",
     *,
@@ -151,8 +151,8 @@ def pin(
 
 
 def unpin(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     label: str,
     *,
     name: str | None = None,
@@ -164,8 +164,8 @@ def unpin(
 
 
 def gc(
-    checkpoint_location: str | Path,
-    store: str | Path | Storage,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     *,
     keep: int = 10,
     dry_run: bool = False,
@@ -211,14 +211,14 @@ def _would_collect(reader: StoreReader, settings: Settings, clock: Clock) -> Swe
 
 
 def _writable(
-    location: str | Path,
-    store: str | Path | Storage,
+    location: str | PathLike[str],
+    store: str | PathLike[str] | Storage,
     name: str | None,
     options: dict[str, Any] | None,
 ) -> tuple[Savepoints, Storage]:
     storage = (
         open_storage(store, create=False, options=options)
-        if isinstance(store, (str, Path))
+        if isinstance(store, (str, PathLike))
         else store
     )
     return Savepoints.open(storage, location=location, name=name), storage

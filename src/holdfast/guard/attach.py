@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import msgspec
@@ -128,13 +128,13 @@ class Attachment:
 
 def attach(
     query: Any,
-    store: str | Path | Storage,
+    store: str | PathLike[str] | Storage,
     *,
     every: int | Duration = 10,
-    checkpoint_location: str | Path | None = None,
+    checkpoint_location: str | PathLike[str] | None = None,
     spark: Any = None,
     name: str | None = None,
-    sink: str | Path | None = None,
+    sink: str | PathLike[str] | None = None,
     retain: int = 10,
     options: dict[str, Any] | None = None,
     clock: Clock | None = None,
@@ -176,8 +176,8 @@ def attach(
 
 def protect(
     spark: Any,
-    checkpoint_location: str | Path,
-    store: str | Path | Storage | None = None,
+    checkpoint_location: str | PathLike[str],
+    store: str | PathLike[str] | Storage | None = None,
     *,
     name: str | None = None,
     deep: bool = True,

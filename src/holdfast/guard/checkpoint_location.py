@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import IO, Any, Self
 
 from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
@@ -30,9 +30,9 @@ class MovedError(HoldfastError):
     kind_default = "moved"
 
 
-def normal(location: str | Path) -> str:
+def normal(location: str | PathLike[str]) -> str:
     """One spelling for a location: an absolute path, or an address that storage understands."""
-    text = str(location)
+    text = os.fspath(location)
     if text.startswith("file:"):
         text = re.sub(r"^file:/*", "/", text)
     if "://" in text:
@@ -40,7 +40,7 @@ def normal(location: str | Path) -> str:
     return os.path.realpath(os.path.expanduser(text))
 
 
-def derived_name(location: str | Path) -> str:
+def derived_name(location: str | PathLike[str]) -> str:
     """The pipeline's name for a location when none was given: readable, and unique by digest."""
     text = normal(location)
     base = re.sub(r"[^A-Za-z0-9._-]+", "-", text.rsplit("/", 1)[-1]).lstrip("._-")[:60] or "query"
@@ -85,7 +85,7 @@ class CheckpointLocation:
         self.location = location
 
     @classmethod
-    def open(cls, location: str | Path, *, options: dict[str, Any] | None = None) -> Self:
+    def open(cls, location: str | PathLike[str], *, options: dict[str, Any] | None = None) -> Self:
         """Open a location that exists."""
         text = normal(location)
         return cls(open_storage(text, create=False, options=options), text)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint.directory import enclosing_pipeline
@@ -23,13 +23,13 @@ _SPARK_MARKS = ("metadata", "offsets")
 
 def root_of(store: Any) -> str | None:
     """Where a store lies; None where it has no place that could overlap."""
-    if isinstance(store, (str, Path)):
+    if isinstance(store, (str, PathLike)):
         return place(store)
     local = store.local_path("x")
     return None if local is None else os.path.realpath(local.parent)
 
 
-def place(location: str | Path) -> str:
+def place(location: str | PathLike[str]) -> str:
     """One spelling for one place: an absolute path without links, or an address."""
     text = normal(location)
     if "://" not in text:
@@ -45,7 +45,9 @@ def place(location: str | Path) -> str:
     return f"{scheme}://{'/'.join(kept)}"
 
 
-def check_save(location: str | Path, store: Any, sink: str | Path | None = None) -> None:
+def check_save(
+    location: str | PathLike[str], store: Any, sink: str | PathLike[str] | None = None
+) -> None:
     """Refuse a save whose store, checkpoint and sink contain one another."""
     live, root = _given(location), root_of(store)
     if root is not None:
@@ -55,7 +57,10 @@ def check_save(location: str | Path, store: Any, sink: str | Path | None = None)
 
 
 def check_restore(
-    location: str | Path, store: Any, target: str | Path, sink: str | Path | None = None
+    location: str | PathLike[str],
+    store: Any,
+    target: str | PathLike[str],
+    sink: str | PathLike[str] | None = None,
 ) -> None:
     """Refuse a restore or clone whose target lies in a store or a checkpoint, or holds one."""
     live, there, root = _given(location), _given(target), root_of(store)
@@ -72,13 +77,13 @@ def check_restore(
     _check_sink(sink, there, root)
 
 
-def _given(location: str | Path) -> str:
-    if not str(location).strip():
+def _given(location: str | PathLike[str]) -> str:
+    if not os.fspath(location).strip():
         raise InvalidInputError("the location is empty", kind="bad_url")
     return place(location)
 
 
-def _check_sink(sink: str | Path | None, live: str, root: str | None) -> None:
+def _check_sink(sink: str | PathLike[str] | None, live: str, root: str | None) -> None:
     """A query may keep its checkpoint inside its output; nothing else may contain another."""
     if sink is None:
         return

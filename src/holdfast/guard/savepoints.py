@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint import StoreReader, read_store
@@ -53,9 +53,9 @@ class Savepoints:
     @classmethod
     def open(
         cls,
-        store: str | Path | StorageReader,
+        store: str | PathLike[str] | StorageReader,
         *,
-        location: str | Path | None = None,
+        location: str | PathLike[str] | None = None,
         name: str | None = None,
         options: dict[str, Any] | None = None,
     ) -> Savepoints:

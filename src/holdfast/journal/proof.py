@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,7 +198,7 @@ def check_event(proof: EventProof, chain_hash: str) -> Event:
 
 
 def check_receipt(
-    root: str | Path, receipt: Receipt, *, files: JournalFiles | None = None
+    root: str | PathLike[str], receipt: Receipt, *, files: JournalFiles | None = None
 ) -> Frame:
     """Find the frame of a receipt by reading segments alone, and check that it is unchanged.
 

@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -45,7 +46,11 @@ class JournalReader:
     """A journal opened for reading."""
 
     def __init__(
-        self, root: str | Path, *, files: JournalFiles | None = None, clock: Clock | None = None
+        self,
+        root: str | PathLike[str],
+        *,
+        files: JournalFiles | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Open; raises `NotFoundError` where there is no journal."""
         self.layout = Layout(Path(root))

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def plan_end(view: JournalView, start: Position, *, events_max: int | None = Non
 
 
 def plan_splits(
-    root: str | Path,
+    root: str | PathLike[str],
     view: JournalView,
     start: Position,
     end: Position,
@@ -126,12 +127,12 @@ def _frame_bytes(segment: JournalSegment, number: int) -> int:
 
 
 def _split(
-    root: str | Path, view: JournalView, run: list[tuple[JournalSegment, int, int, int]]
+    root: str | PathLike[str], view: JournalView, run: list[tuple[JournalSegment, int, int, int]]
 ) -> JournalSplit:
     segment, first, offset, _ = run[0]
     last = run[-1][1]
     return JournalSplit(
-        root=str(root),
+        root=fspath(root),
         journal_id=view.meta.journal_id.hex(),
         segment=segment.first_sequence,
         offset=offset,

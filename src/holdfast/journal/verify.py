@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,7 @@ class Verifier:
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | PathLike[str],
         *,
         deep: bool,
         files: JournalFiles | None,
@@ -373,7 +374,7 @@ class Verifier:
 
 
 def verify_journal(
-    root: str | Path,
+    root: str | PathLike[str],
     *,
     deep: bool = False,
     files: JournalFiles | None = None,

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import threading
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -66,7 +67,7 @@ class JournalWriter(CommitQueue):
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | PathLike[str],
         settings: JournalSettings | None = None,
         *,
         clock: Clock | None = None,

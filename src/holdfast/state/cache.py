@@ -15,6 +15,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +46,7 @@ def map_file(path: Path) -> Any:
 class RunCache:
     """Runs on local disk, found by their digest."""
 
-    def __init__(self, directory: str | Path, *, bytes_max: int, ids: IdSource) -> None:
+    def __init__(self, directory: str | PathLike[str], *, bytes_max: int, ids: IdSource) -> None:
         """Use a directory of its own; it is made if it is not there."""
         if bytes_max < 1:
             raise InvalidInputError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from os import PathLike, fspath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -54,8 +54,21 @@ def storage_of(location: StorageLocation) -> Storage:
     return storage
 
 
+def location_text(location: str | PathLike[str]) -> str:
+    """A path or an address as text; refuses what is neither."""
+    try:
+        return fspath(location)
+    except TypeError as error:
+        raise InvalidInputError(
+            "not a path",
+            kind="bad_url",
+            value=repr(location)[:80],
+            remedy="give text or a PathLike: a directory, or an address such as s3://bucket/prefix",
+        ) from error
+
+
 def open_storage(
-    url: str | Path,
+    url: str | PathLike[str],
     *,
     create: bool = True,
     barrier: BarrierMode = "auto",
@@ -66,8 +79,8 @@ def open_storage(
     `options` go to the object store's client (endpoint, region, credentials, retries). They are
     never stored and never printed. Without `create`, a local directory must exist.
     """
-    text = str(url)
-    if isinstance(url, Path) or "://" not in text:
+    text = location_text(url)
+    if isinstance(url, PathLike) or "://" not in text:
         return LocalStorage(url, create=create, barrier=barrier)
     parts = urlsplit(text)
     if parts.username or parts.password or parts.query:

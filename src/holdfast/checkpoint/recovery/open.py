@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import platform
 from dataclasses import dataclass
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from holdfast.checkpoint.commit.catalog import CatalogWriter
@@ -63,7 +63,7 @@ class Opened:
 
 
 def store_environment(
-    root: str | Path | Storage,
+    root: str | PathLike[str] | Storage,
     *,
     settings: Settings | None = None,
     clock: Clock | None = None,
@@ -72,14 +72,14 @@ def store_environment(
     spark: str = "",
 ) -> StoreEnvironment:
     """Fill in the defaults."""
-    storage = open_storage(root, options=options) if isinstance(root, (str, Path)) else root
+    storage = open_storage(root, options=options) if isinstance(root, (str, PathLike)) else root
     return StoreEnvironment(
         storage, settings or Settings(), clock or SystemClock(), ids or RandomIds(), spark
     )
 
 
 def recovery_plan(
-    root: str | Path | Storage,
+    root: str | PathLike[str] | Storage,
     pipeline: str,
     *,
     topology: Topology | None = None,
@@ -92,7 +92,9 @@ def recovery_plan(
 ) -> RecoveryPlan:
     """What opening would do. Reads only."""
     storage = (
-        open_storage(root, create=False, options=options) if isinstance(root, (str, Path)) else root
+        open_storage(root, create=False, options=options)
+        if isinstance(root, (str, PathLike))
+        else root
     )
     reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     recovery = RecoveryOptions(

@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -23,13 +24,13 @@ from holdfast.connectors.locations import is_hidden
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.storage import Storage
 from holdfast.storage.local.disk import current_disk
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
 AfterRead = Literal["keep", "archive", "delete"]
 log = logging.getLogger("holdfast.pipeline")
 
 
-def checked_archive(path: str, after_read: str, archive: str | Path | None) -> str | None:
+def checked_archive(path: str, after_read: str, archive: str | PathLike[str] | None) -> str | None:
     """The archive's directory, where one is needed."""
     if after_read not in ("keep", "archive", "delete"):
         raise InvalidInputError(
@@ -47,7 +48,7 @@ def checked_archive(path: str, after_read: str, archive: str | Path | None) -> s
         )
     if archive is None:
         return None
-    if path.split("://", 1)[0] in OBJECT_SCHEMES or "://" in str(archive):
+    if path.split("://", 1)[0] in OBJECT_SCHEMES or "://" in location_text(archive):
         raise InvalidInputError(
             "files can be archived on local disk only",
             kind="invalid_option",

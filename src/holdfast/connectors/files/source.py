@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.checkpoint import Draft, StoreReader
@@ -24,13 +24,13 @@ from holdfast.connectors.files.formats import FormatGuess, checked_format, check
 from holdfast.connectors.files.frames import FileFrames, footer_rows
 from holdfast.connectors.files.listing import FileListing, Lister, stat_entry
 from holdfast.connectors.locations import Location, Use
-from holdfast.durations import duration_us
+from holdfast.durations import Duration, duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
 from holdfast.spark.ddl import ddl_columns, schema_ddl
 from holdfast.storage import Entry, open_storage
-from holdfast.storage.open import OBJECT_SCHEMES
+from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
 if TYPE_CHECKING:
     from holdfast.spark.classic import Scan
@@ -72,7 +72,7 @@ class Files(Source):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | PathLike[str],
         *,
         schema: Any,
         format: Format | None = None,  # noqa: A002 - everybody's name for it
@@ -83,16 +83,16 @@ class Files(Source):
         weight: str | None = None,
         options: Mapping[str, Any] | None = None,
         ordered: bool = False,
-        forget_after: str | None = None,
+        forget_after: Duration | None = None,
         after_read: AfterRead = "keep",
-        archive: str | Path | None = None,
+        archive: str | PathLike[str] | None = None,
         on_change: OnChange = "refuse",
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
         """Refuse what can never work."""
         self.format = checked_format(format)
-        self.path, self.weight = str(path), weight
+        self.path, self.weight = location_text(path), weight
         self.remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
         if min_age_ms is None:
             min_age_ms = 0 if self.remote else MIN_AGE_MS

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ class JournalSink(Sink):
 
     kind = "journal"
 
-    def __init__(self, path: str | Path, *, entity: str, kind: str, scope: str = "=") -> None:
+    def __init__(
+        self, path: str | PathLike[str], *, entity: str, kind: str, scope: str = "="
+    ) -> None:
         """Remember what becomes of the columns."""
         self.path = str(Path(path).expanduser().absolute())
         self.entity, self.kind, self.scope = entity, kind, scope

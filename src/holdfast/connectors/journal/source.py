@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -55,7 +56,7 @@ class JournalSource(Source):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | PathLike[str],
         *,
         payload: str | None = None,
         typed: bool = False,

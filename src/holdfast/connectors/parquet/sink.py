@@ -17,6 +17,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,7 +49,7 @@ from holdfast.format.documents import SMALL_BYTES_MAX, Replay
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.local.disk import current_disk
-from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, location_text
 
 _STAGING = "_staging"
 _EPOCH = re.compile(r"hf_epoch=(\d+)/")
@@ -70,7 +71,7 @@ class Parquet(Sink):
 
     def __init__(
         self,
-        path: str,
+        path: str | PathLike[str],
         *,
         mode: Literal["changelog", "upsert"] = "changelog",
         storage_options: Mapping[str, Any] | None = None,
@@ -86,7 +87,7 @@ class Parquet(Sink):
                 mode=mode,
                 remedy="use changelog or upsert",
             )
-        self.path, self.mode = str(path), mode
+        self.path, self.mode = location_text(path), mode
         self.storage_options = dict(storage_options or {})
         self.compact_after, self.compact_bytes = compact_after, compact_bytes
         self.compact_grace_ms = compact_grace_ms

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat as stat_module
+from os import PathLike
 from pathlib import Path
 
 from holdfast.errors import (
@@ -129,7 +130,7 @@ def temporary_lost(path: str) -> StorageError:
     )
 
 
-def root_text(root: str | Path) -> str:
+def root_text(root: str | PathLike[str]) -> str:
     """The absolute name of a root directory."""
     try:
         text = str(Path(root).expanduser().absolute())

@@ -18,6 +18,7 @@ import io
 import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -64,7 +65,7 @@ class LocalStorage:
 
     def __init__(
         self,
-        root: str | Path,
+        root: str | PathLike[str],
         *,
         create: bool = True,
         barrier: BarrierMode = "auto",
