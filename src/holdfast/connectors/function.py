@@ -1,4 +1,4 @@
-"""A user's function as a sink: it gets the rows of an epoch, the epoch and an idempotence key.
+"""Sink: a user function gets the rows of an epoch, the epoch and an idempotence key.
 
 Invariants:
 - Rows are staged durably first, so the function gets the same rows again after a crash.

@@ -1,4 +1,4 @@
-"""A seeded generator: the same rows in every run, wherever it is resumed."""
+"""Source: a seeded generator, the same rows in every run, wherever it is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parquet files that hold the rows as they are now: changes are applied, not appended.
+"""Sink: Parquet files that hold the rows as they are now; changes are applied, not appended.
 
 Rows lie in buckets by a hash of the row; an epoch rewrites the buckets that it touches. The driver
 does that in the commit thread, beside the next epoch; the cost follows the touched buckets.

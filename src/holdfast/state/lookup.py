@@ -1,4 +1,4 @@
-"""Looking up all keys of an epoch at once.
+"""Lookup: all keys of an epoch at once, over the runs of a trace.
 
 Invariants:
 - Probes are sorted by hash once; each run is then passed front to back.

@@ -1,4 +1,4 @@
-"""Files in a directory: new ones are found by listing, each is read exactly once.
+"""Source: files in a directory; new ones are found by listing, each is read exactly once.
 
 Invariants:
 - A file is one unit: it belongs to exactly one epoch.

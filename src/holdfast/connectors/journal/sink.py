@@ -1,4 +1,4 @@
-"""A journal as a sink: each published epoch is appended once, whole batches at a time.
+"""Sink: a journal; each published epoch is appended once, whole batches at a time.
 
 Invariants:
 - Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there

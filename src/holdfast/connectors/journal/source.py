@@ -1,4 +1,4 @@
-"""A journal as a source: Spark tasks read its segments in parallel.
+"""Source: a journal; Spark tasks read its segments in parallel.
 
 Invariants:
 - A position holds the chain hash there: a log that was replaced or cut short is noticed.

@@ -1,4 +1,4 @@
-"""Parquet files, one directory for each published epoch.
+"""Sink: Parquet files, one directory for each published epoch.
 
 Layout: `<path>/hf_epoch=<n>/part-....parquet`; staged files lie in `<path>/_staging/`, which Spark
 and other readers of Parquet directories skip. A plain `spark.read.parquet(path)` sees published

@@ -1,4 +1,4 @@
-"""Declaring operators with state of their own."""
+"""apply as it is declared: what is checked before Spark starts."""
 
 from __future__ import annotations
 

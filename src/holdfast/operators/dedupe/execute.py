@@ -1,4 +1,4 @@
-"""distinct and dedupe: every different row once, and the first row of each key."""
+"""distinct and dedupe: every distinct row once, and the first row of each key."""
 
 from __future__ import annotations
 

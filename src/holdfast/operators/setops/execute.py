@@ -1,4 +1,4 @@
-"""Two streams compared row by row: except, intersect, and rows with or without a match.
+"""except and intersect: two streams compared row by row, and rows with or without a match.
 
 Invariants:
 - Rows are the same when all columns are, nulls included.

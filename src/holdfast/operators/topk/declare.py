@@ -1,4 +1,4 @@
-"""Declaring top_k and latest."""
+"""top_k and latest as they are declared: what is checked before Spark starts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work done ahead of who wants it, by a few threads, in order and with a bound.
+"""Prefetch: work ahead of its consumer, by a few threads, in order and with a bound.
 
 Invariants:
 - Results come in the order of the tasks; a failure is raised where its result would have come.
