@@ -13,7 +13,7 @@ Invariants of a sink:
 - `commit` publishes a token. It is idempotent, also in another process.
 - Nothing staged outside a durable checkpoint is ever published: `remove_stale_staging` removes it.
 
-How to write one: CONTRIBUTING.md. Decision: docs/adr/0124-one-contract-for-connectors.md.
+How to write one: CONTRIBUTING.md. Decision: docs/adr/0124-connectors-behind-one-contract.md.
 """
 
 from __future__ import annotations
