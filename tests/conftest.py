@@ -50,13 +50,15 @@ _LONGEST = (
 
 def pytest_collection_modifyitems(items):
     """Marks what needs Spark or a server; the longest files first, within a file the order stays."""
+    here = Path(__file__).parent
     for item in items:
         needed = set(item.fixturenames)
         if "spark" in needed:
             item.add_marker("spark")
         if needed & {"s3_server", "true_s3"}:
             item.add_marker("server")
-    here = Path(__file__).parent
+        if item.path.is_relative_to(here / "crash"):
+            item.add_marker("crash")
     rank = {str(here / name): number for number, name in enumerate(_LONGEST)}
     items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
 

@@ -17,6 +17,7 @@ from tests.helpers.pipeline_world import (
     rows_of,
     write_rows,
 )
+from tests.helpers.toys import toy_pipeline
 
 CRASHES = [
     "epoch.after_plan", "epoch.after_execute", "epoch.after_draft", "commit.after_manifest",
@@ -73,14 +74,10 @@ def test_random_histories_with_crashes_and_rescales_equal_the_batch_answer(
 
 def test_a_view_can_be_read_at_every_retained_checkpoint(spark, tmp_path) -> None:
     """Older checkpoints show what was true then."""
-    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
-    rows = pipe.source(
-        "n", hf.sources.Generator({"k": "id % 3", "x": "id"}, rows=40, rows_per_epoch=10)
-    )
-    rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="t")
+    pipe, _, _ = toy_pipeline(tmp_path, spark, rows=40, rows_per_epoch=10)
     pipe.run()
     for epoch in (1, 2, 3):
-        table = pipe.view("t", at=f"epoch:{epoch}").to_arrow()
+        table = pipe.view("totals", at=f"epoch:{epoch}").to_arrow()
         ids = range((epoch + 1) * 10)
         want = {
             k: (len([i for i in ids if i % 3 == k]), sum(i for i in ids if i % 3 == k))

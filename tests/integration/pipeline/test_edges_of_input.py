@@ -29,13 +29,15 @@ def test_a_null_weight_is_refused_with_its_source_and_column(spark, tmp_path) ->
     put(tmp_path / "in", 0, k=["a", "a"], w=pa.array([1, None], pa.int64()))
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
     files = hf.sources.Files(str(tmp_path / "in"), schema="k string, w long", weight="w")
-    totals = pipe.source("orders", files).group_by("k").agg(n=hf.count(), name="t")
+    rows = pipe.source("orders", files)
+    totals = rows.group_by("k").agg(n=hf.count(), name="t")
     pipe.sink("o", totals, hf.sinks.Parquet(str(tmp_path / "out")))
+    pipe.sink("rows", rows.distinct(name="d"), hf.sinks.Parquet(str(tmp_path / "rows")))
     with pytest.raises(HoldfastError) as caught:
         pipe.run()
     assert caught.value.kind == "null_weight"
     assert "source=orders column=w" in str(caught.value)
-    assert rows_of(tmp_path / "out") == []
+    assert rows_of(tmp_path / "out") == rows_of(tmp_path / "rows") == []
 
 
 @pytest.mark.parametrize("kind", ["double", "string", "decimal(10,0)", "boolean"])

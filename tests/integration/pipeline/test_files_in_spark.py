@@ -14,6 +14,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError, StorageError
 from tests.helpers.pipeline_world import published, rows_of
+from tests.helpers.toys import toy_pipeline
 
 ZONE = "spark.sql.session.timeZone"
 STRANGE = [
@@ -266,10 +267,7 @@ def test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded(spark, tmp_p
     """An operator added to the same object is filled; one that goes is gone without a new row."""
 
     def declared(*, more: bool):
-        pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
-        rows = pipe.source("n", hf.sources.Generator({"k": "id % 3"}, rows=30))
-        one = rows.group_by("k").agg(n=hf.count(), name="t")
-        pipe.sink("out", one, hf.sinks.Parquet(str(tmp_path / "out")))
+        pipe, rows, _ = toy_pipeline(tmp_path, spark)
         return pipe, rows, add(pipe, rows) if more else None
 
     def add(pipe, rows):
@@ -278,7 +276,7 @@ def test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded(spark, tmp_p
 
     pipe, rows, _ = declared(more=False)
     with pytest.raises(HoldfastError) as caught:
-        pipe.view("t")
+        pipe.view("totals")
     assert caught.value.kind == "no_checkpoint"
     pipe.run()
     add(pipe, rows)
@@ -288,7 +286,7 @@ def test_a_pipeline_that_has_run_can_grow_and_removals_are_recorded(spark, tmp_p
     assert pipe.run(allow_changes=True).notes
     pipe, _, _ = declared(more=False)
     assert pipe.run().notes == []
-    assert sorted(r["n"] for r in pipe.view("t").to_arrow().to_pylist()) == [10, 10, 10]
+    assert sorted(r["n"] for r in pipe.view("totals").to_arrow().to_pylist()) == [10, 10, 10]
 
 
 def test_another_static_table_is_refused_by_name(spark, tmp_path) -> None:

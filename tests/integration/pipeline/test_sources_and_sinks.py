@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.errors import HoldfastError, IncompatibleError, RefusedError
 from holdfast.testing import SimulatedCrash, crash_at
 from tests.helpers.pipeline_world import write_rows
+from tests.helpers.toys import toy_pipeline
 
 
 def counting(home, spark, sink, **more):
@@ -164,16 +165,8 @@ def test_an_output_of_another_store_is_not_overwritten(spark, tmp_path) -> None:
 
 def test_checkpoints_by_interval_commit_several_epochs_at_once(spark, tmp_path) -> None:
     """With an interval, epochs gather until one checkpoint; the end of a run commits the rest."""
-    pipe = hf.Pipeline(
-        "p", store=tmp_path / "cp", spark=spark, partitions=2,
-        settings=hf.Settings(epochs_max=3, interval_ms=3_600_000),
-    )  # fmt: skip
-    rows = pipe.source("n", hf.sources.Generator({"k": "id % 2"}, rows=70, rows_per_epoch=10))
-    pipe.sink(
-        "out",
-        rows.group_by("k").agg(n=hf.count(), name="t"),
-        hf.sinks.Parquet(str(tmp_path / "out")),
-    )
+    settings = hf.Settings(epochs_max=3, interval_ms=3_600_000)
+    pipe, _, _ = toy_pipeline(tmp_path, spark, rows=63, rows_per_epoch=9, settings=settings)
     pipe.run()
     assert [s.epoch for s in pipe.reader().list()] == [6, 5, 2]
-    assert {r["n"] for r in pipe.view("t").to_arrow().to_pylist()} == {35}
+    assert {r["n"] for r in pipe.view("totals").to_arrow().to_pylist()} == {21}

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-import holdfast as hf
 from holdfast.errors import HoldfastError
+from tests.helpers.toys import toy_pipeline
 
 
 def test_a_python_without_packages_is_named(spark, tmp_path, monkeypatch) -> None:
@@ -16,9 +16,7 @@ def test_a_python_without_packages_is_named(spark, tmp_path, monkeypatch) -> Non
     bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     bare.chmod(0o755)
     monkeypatch.setattr(spark.sparkContext, "pythonExec", str(bare))  # what the variable sets
-    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
-    rows = pipe.source("n", hf.sources.Generator({"k": "id"}, rows=1))
-    pipe.sink("out", rows, hf.sinks.Parquet(str(tmp_path / "out")))
+    pipe, _, _ = toy_pipeline(tmp_path, spark)
     with pytest.raises(HoldfastError) as caught:
         pipe.run()
     assert (caught.value.kind, caught.value.facts["python"]) == ("worker_python", str(bare))

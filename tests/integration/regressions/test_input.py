@@ -197,24 +197,6 @@ def test_doubles_that_were_retracted_leave_no_trace(place) -> None:
         assert spread == (pytest.approx(deviation[key], rel=1e-15) if key in deviation else None)
 
 
-def test_a_null_weight_is_refused_with_its_column(place) -> None:
-    """A row without a weight never makes others vanish."""
-    put(
-        place.home / "in",
-        "a.parquet",
-        k=pa.array(["a"] * 5),
-        x=pa.array([1, 2, 3, 4, 5]),
-        w=pa.array([1, 1, 1, 1, None], pa.int64()),
-    )
-    p = place.pipeline()
-    rows = p.source("s", place.files("k string, x long, w long", weight="w"))
-    p.sink("o", rows.group_by("k").agg(t=hf.sum("x"), n=hf.count(), name="t"), place.out())
-    p.sink("o2", rows.distinct(name="d"), place.out("out2"))
-    error = refused(place, p.run)
-    assert error is not None
-    assert "column=w" in str(error)
-
-
 @pytest.mark.parametrize("mode", ["changelog", "upsert"])
 @pytest.mark.parametrize("name", ["_weight", "hf_epoch"])
 def test_a_column_with_a_name_of_the_outputs_is_refused_or_kept(place, name, mode) -> None:
