@@ -276,3 +276,59 @@ def test_every_mutation_still_fits_the_source():
         for m in module.mutations()
         if (SOURCE / m.file).read_text(encoding="utf-8").count(m.old) != m.times
     ] == []
+
+
+def _tables(tree: ast.Module) -> set[int]:
+    """The last lines of constants at the top of a module."""
+    ends = set()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
+            if isinstance(target, ast.Name) and target.id.isupper():
+                ends.add(node.end_lineno)
+    return ends
+
+
+def _laid_out_by_hand(text: str) -> list[int]:
+    """Lines that keep the formatter away from anything but a table of constants."""
+    marked = [n for n, line in enumerate(text.splitlines(), 1) if re.search(r"# fmt: \w+", line)]
+    return [number for number in marked if number not in _tables(ast.parse(text))]
+
+
+def test_only_tables_are_laid_out_by_hand():
+    """`fmt: skip` stands behind constants at the top of a module, and nowhere else in `src`."""
+    assert _laid_out_by_hand("_A = {\n    1: 2,\n}  # fmt: skip\n") == []
+    assert _laid_out_by_hand("f(\n    1, 2,\n)  # fmt: skip\n") == [3]
+    assert _laid_out_by_hand("# fmt: off\nA = 1\n") == [1]
+    assert {
+        path.relative_to(SOURCE): lines
+        for path in SOURCE.rglob("*.py")
+        if (lines := _laid_out_by_hand(path.read_text(encoding="utf-8")))
+    } == {}
+
+
+# What a reader of the field would have to guess, and what is said instead.
+_GO = r"(it |them |a \w+ |the \w+ )?go"
+WORDS = {
+    r"beside": "concurrently, while it runs, next to",
+    r"anew": "again, from scratch",
+    rf"let(s|ting)? {_GO}": "discard, release",
+    r"(take|takes|taking|taken|took) (\w+ )?back": "retract, retraction",
+    r"must bear": "idempotent",
+    r"whoever": "name the actor",
+    r"to be had": "available",
+    r"(go|goes|going|gone|went) on": "resume, continue",
+    r"rows that can be taken back": "changelog",
+    r"a function of the user": "the user function",
+}
+_FORBIDDEN = re.compile(rf"\b({'|'.join(WORDS)})\b", re.IGNORECASE)
+
+
+def test_the_source_says_it_in_the_words_of_the_field():
+    """Docstrings, comments, messages and names use one word for one thing: see `WORDS`."""
+    assert _FORBIDDEN.search("what it holds is taken\nback".replace("\n", " "))
+    found = {}
+    for path in [*SOURCE.rglob("*.py"), *SOURCE.rglob("*.pyi")]:
+        text = re.sub(r"\s+", " ", path.read_text(encoding="utf-8"))
+        found[str(path.relative_to(SOURCE))] = [m[0] for m in _FORBIDDEN.finditer(text)]
+    assert {path: words for path, words in found.items() if words} == {}

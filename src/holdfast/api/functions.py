@@ -207,9 +207,11 @@ def approx_count_distinct(expression: str, rsd: float = 0.05) -> Aggregate:
     """
     if isinstance(rsd, bool) or not isinstance(rsd, (int, float)) or not 0.001 <= rsd < 1:
         raise InvalidInputError(
-            "the relative standard deviation is out of range", kind="invalid_rsd",
-            rsd=repr(rsd)[:40], remedy="give a number from 0.001 to below 1",
-        )  # fmt: skip
+            "the relative standard deviation is out of range",
+            kind="invalid_rsd",
+            rsd=repr(rsd)[:40],
+            remedy="give a number from 0.001 to below 1",
+        )
     return Aggregate("approx_count_distinct", expression, detail=Deviation(float(rsd)))
 
 
@@ -316,9 +318,11 @@ def collect_set(expression: str, *, limit: int) -> Aggregate:
 def _limit(limit: int) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LIMIT_MAX:
         raise InvalidInputError(
-            "a collection needs a bound", kind="invalid_collect_limit", limit=repr(limit)[:40],
+            "a collection needs a bound",
+            kind="invalid_collect_limit",
+            limit=repr(limit)[:40],
             remedy=f"say how many values it may hold, at most {LIMIT_MAX}",
-        )  # fmt: skip
+        )
     return limit
 
 
@@ -396,10 +400,12 @@ def udaf(
     """
     if not callable(function) or isinstance(inputs, str) or not inputs:
         raise InvalidInputError(
-            "an aggregate of your own needs a function and inputs", kind="invalid_udaf",
-            function=repr(function)[:80], inputs=repr(inputs)[:80],
+            "an aggregate of your own needs a function and inputs",
+            kind="invalid_udaf",
+            function=repr(function)[:80],
+            inputs=repr(inputs)[:80],
             remedy='write it like hf.udaf(function, inputs=["x"], returns="double")',
-        )  # fmt: skip
+        )
     named = []
     for index, expression in enumerate(inputs):
         alias = _ALIAS.fullmatch(expression)
@@ -409,9 +415,11 @@ def udaf(
     names = [name for name, _ in named]
     if len({"group", "weight", *names}) != len(names) + 2:
         raise InvalidInputError(
-            "two columns of an aggregate have one name", kind="duplicate_column",
-            columns=",".join(["group", "weight", *names]), remedy="name them apart by AS",
-        )  # fmt: skip
+            "two columns of an aggregate have one name",
+            kind="duplicate_column",
+            columns=",".join(["group", "weight", *names]),
+            remedy="name them apart by AS",
+        )
     label = text or f"{function.__module__}.{getattr(function, '__qualname__', '?')}"
     detail = UserFunction(function, tuple(named), returns, label)
     return Aggregate("udaf", None, detail=detail)

@@ -228,9 +228,11 @@ class RowSteps:
             names = [name for name in names if name.lower() not in gone]
             if not names:
                 raise InvalidInputError(
-                    "no column is left", kind="no_columns", operator="drop",
+                    "no column is left",
+                    kind="no_columns",
+                    operator="drop",
                     remedy="keep at least one column",
-                )  # fmt: skip
+                )
         return self._step(lambda df: df.drop(*columns), f"drop {', '.join(columns)}", names)
 
     def transform(

@@ -51,10 +51,12 @@ class View:
         self._place, self._partitions, self._spark = place, partitions, spark
         if name not in resolved.task.traces:
             raise NotFoundError(
-                "the operator does not keep its result", kind="nothing_to_show", operator=name,
+                "the operator does not keep its result",
+                kind="nothing_to_show",
+                operator=name,
                 keeps=",".join(resolved.task.traces),
                 remedy="give it a sink, or an operator after it that keeps one",
-            )  # fmt: skip
+            )
         self._schema = resolved.task.traces[name]
         self._visible = resolved.task.visible
         self._runs = runs_of(manifest, name)
@@ -77,9 +79,11 @@ class View:
 
     def _trace(self) -> TraceReader:
         return TraceReader(
-            runs=self._runs, source=source_of(self._place, self._pipeline), schema=self._schema,
+            runs=self._runs,
+            source=source_of(self._place, self._pipeline),
+            schema=self._schema,
             time_bound_us=self._bound,
-        )  # fmt: skip
+        )
 
     if not TYPE_CHECKING:  # a type checker refuses what is not there
 
@@ -179,9 +183,17 @@ class View:
             [Row(customer='ann', total=7.0), Row(customer='bob', total=5.0)]
         """
         session: Any = self._spark if spark is None else spark
-        n, columns, trace_args = self._partitions, self.columns, (
-            self._runs, self._place, self._pipeline, self._schema, self._bound,
-        )  # fmt: skip
+        n, columns, trace_args = (
+            self._partitions,
+            self.columns,
+            (
+                self._runs,
+                self._place,
+                self._pipeline,
+                self._schema,
+                self._bound,
+            ),
+        )
 
         visible = self._visible
 

@@ -201,17 +201,32 @@ def operators(found: list[OperatorView]) -> Iterator[Line]:
     rows: list[tuple[str | Piece, ...]] = []
     for operator in found:
         rows.append(
-            ((operator.name, "bold"), f"{operator.what} {operator.trace}".strip(),
-             count(operator.rows, operator.counts), count(operator.keys, operator.counts),
-             size(operator.bytes), str(operator.files))
-        )  # fmt: skip
+            (
+                (operator.name, "bold"),
+                f"{operator.what} {operator.trace}".strip(),
+                count(operator.rows, operator.counts),
+                count(operator.keys, operator.counts),
+                size(operator.bytes),
+                str(operator.files),
+            )
+        )
         rows.extend(
-            (f"  partition {part.partition}", "", count(part.rows), "", size(part.bytes),
-             str(part.files))
+            (
+                f"  partition {part.partition}",
+                "",
+                count(part.rows),
+                "",
+                size(part.bytes),
+                str(part.files),
+            )
             for part in operator.partitions
-        )  # fmt: skip
+        )
     columns = [
-        Col("operator", cut=True, least=16), Col("kind", cut=True), Col("rows", right=True),
-        Col("keys", right=True), Col("bytes", right=True), Col("files", right=True),
-    ]  # fmt: skip
+        Col("operator", cut=True, least=16),
+        Col("kind", cut=True),
+        Col("rows", right=True),
+        Col("keys", right=True),
+        Col("bytes", right=True),
+        Col("files", right=True),
+    ]
     yield from table(columns, rows)

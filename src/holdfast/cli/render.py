@@ -137,9 +137,13 @@ def line(*pieces: str | Piece) -> Line:
 def wrapped(text: object, indent: str = "", room: int | None = None, style: str = "") -> list[Line]:
     """A paragraph that fits; a long word such as a path is never broken: it can be found."""
     found = textwrap.wrap(
-        clean(text), (room or width()), initial_indent=indent, subsequent_indent=indent,
-        break_on_hyphens=False, break_long_words=False,
-    )  # fmt: skip
+        clean(text),
+        (room or width()),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
     return [[(each, style)] for each in found] or [[("", "")]]
 
 
@@ -147,8 +151,9 @@ def table(
     columns: Sequence[Col], rows: Iterable[Sequence[str | Piece]], room: int | None = None
 ) -> list[Line]:
     """Rows below their titles, as wide as needed and not wider than there is room."""
-    cells = [[(clean(c), "") if isinstance(c, str) else (clean(c[0]), c[1]) for c in row]
-             for row in rows]  # fmt: skip
+    cells = [
+        [(clean(c), "") if isinstance(c, str) else (clean(c[0]), c[1]) for c in row] for row in rows
+    ]
     widths = [
         max([len(column.title), *(len(row[i][0]) for row in cells)])
         for i, column in enumerate(columns)

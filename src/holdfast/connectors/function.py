@@ -2,8 +2,8 @@
 
 Invariants:
 - Rows are staged durably first, so the function gets the same rows again after a crash.
-- The function may be called again for an epoch that it has seen, with the same key: it must bear
-  that.
+- The function may be called again for an epoch that it has seen, with the same key: it must be
+  idempotent.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class FunctionWriter(SinkWriter):
     def __init__(
         self, name: str, pipeline: str, store: StorageLocation, spark: Any, sink: Function
     ) -> None:
-        """Rows are staged beside the pipelines of the store."""
+        """Rows are staged next to the pipelines of the store."""
         self._name, self._sink, self._spark = name, sink, spark
         self._place = store
         self._storage = storage_of(store)
         self._root = staging_root(pipeline, name)
 
     def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
-        """Below the root of the store, beside the pipelines."""
+        """Below the root of the store, next to the pipelines."""
         return self._place, f"{self._root}/{checkpoint}"
 
     def commit(self, token: PendingToken) -> None:

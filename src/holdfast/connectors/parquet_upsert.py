@@ -1,7 +1,7 @@
 """Sink: Parquet files that hold the rows as they are now; changes are applied, not appended.
 
 Rows lie in buckets by a hash of the row; an epoch rewrites the buckets that it touches. The driver
-does that in the commit thread, beside the next epoch; the cost follows the touched buckets.
+does that in the commit thread, while the next epoch runs; the cost follows the touched buckets.
 
 On local disk `<path>` is a link to `<parent>/.<name>.versions/<epoch>/`, whose files are hard links
 to those of the version before where a bucket did not change. The link is swapped in one rename: a
@@ -11,7 +11,7 @@ replaced at once, one after the other: a reader may see some buckets an epoch ah
 Invariants:
 - A version is complete and durable before the link points to it.
 - Applying an epoch again, also in another process, changes nothing.
-- A row that is taken back must be there: otherwise somebody else changed the output, which is an
+- A row that is retracted must be there: otherwise somebody else changed the output, which is an
   error, never a guess.
 """
 
@@ -91,11 +91,11 @@ def apply_changes(old: Any, changes: Any, weights: np.ndarray, sink: str) -> Any
     if (counts < 0).any():
         first = int(groups.first()[np.flatnonzero(counts < 0)[0]])
         raise CorruptionError(
-            "a row that is taken back is not in the output",
+            "a row that is retracted is not in the output",
             kind="output_differs",
             sink=sink,
             row=str(rows.slice(first, 1).to_pylist()[0])[:200],
-            remedy="nobody else may write there; let the sink start anew in an empty place",
+            remedy="nobody else may write there; let the sink start from scratch in an empty place",
         )
     return rows.take(pa.array(np.repeat(groups.first(), counts)))
 
@@ -104,7 +104,7 @@ class UpsertWriter(OutputWriter):
     """What both places share: staged files in, buckets of rows out."""
 
     def __init__(self, name: str, pipeline: str, store: StorageLocation) -> None:
-        """Rows are staged beside the pipelines of the store."""
+        """Rows are staged next to the pipelines of the store."""
         self._name = name
         self._store_place, self._store = store, storage_of(store)
         self._root = staging_root(pipeline, name)
@@ -114,7 +114,7 @@ class UpsertWriter(OutputWriter):
     """A change that is left out makes every later one wrong: nothing can be set aside."""
 
     def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
-        """Below the root of the store, beside the pipelines."""
+        """Below the root of the store, next to the pipelines."""
         return self._store_place, f"{self._root}/{checkpoint}"
 
     def remove_stale_staging(self, keep: Collection[str]) -> None:

@@ -36,7 +36,7 @@ def called(function: Callable[..., Any], *args: Any, kind: str, keys: Any, **fac
         raise
     except Exception as error:
         raise InvalidInputError(
-            "a function of the user failed",
+            "the user function failed",
             kind=kind,
             cause=kind,
             **facts,
@@ -47,9 +47,9 @@ def called(function: Callable[..., Any], *args: Any, kind: str, keys: Any, **fac
 
 
 _ANSWERS = {
-    "apply_result": "a function of the user returned something of another shape",
-    "apply_unknown_key": "a function of the user returned state of a key that it was not given",
-    "apply_duplicate_key": "a function of the user returned two states of one key",
+    "apply_result": "the user function returned something of another shape",
+    "apply_unknown_key": "the user function returned state of a key that it was not given",
+    "apply_duplicate_key": "the user function returned two states of one key",
 }
 
 

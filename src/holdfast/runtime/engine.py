@@ -229,11 +229,7 @@ class Engine:
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
             self._start_commit(clock)
-        self.summary.epochs += 1
-        self.summary.rows += report.rows
-        self.summary.changes += report.changes
-        self.summary.late += report.late
-        self.summary.last_epoch = report.epoch
+        self.summary.add(report)
         record_epoch(self._graph.pipeline, report)
         self._on_epoch(report)
         return report

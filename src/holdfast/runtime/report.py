@@ -83,6 +83,14 @@ class RunSummary:
     milliseconds: float = 0.0
     notes: list[str] = field(default_factory=list)
 
+    def add(self, report: EpochReport) -> None:
+        """Count one epoch."""
+        self.epochs += 1
+        self.rows += report.rows
+        self.changes += report.changes
+        self.late += report.late
+        self.last_epoch = report.epoch
+
 
 class Stopwatch:
     """Says which phase of an epoch took how long."""

@@ -6,7 +6,7 @@ them into an archive as it ends, and later ones map that file into memory instea
 
 Invariants:
 - An archive never changes what runs: the JVM checks Java, jars, options and every byte of the
-  archive, and goes on without it where something is different.
+  archive, and continues without it where something is different.
 - An archive appears whole, durable and tried out, or not at all. It can be deleted at any time.
 - Nothing is written unless the user asks for it, and no start fails because of it.
 """
@@ -141,9 +141,13 @@ def _train(java: Java, home: Path, made: Path) -> str:
     # The JVM writes after Python has ended; both hold the pipe, so this waits for both.
     process = subprocess.Popen(  # noqa: S603 - this Python, and names made here
         [sys.executable, "-P", "-m", TRAINING, str(home), str(made)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
-        start_new_session=True, env={**os.environ, "JAVA_HOME": str(java.home)},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+        env={**os.environ, "JAVA_HOME": str(java.home)},
+    )
     try:
         said, _ = process.communicate(timeout=_SECONDS_MAX)
     except BaseException as error:
@@ -163,8 +167,11 @@ def _complaint(java: Java, archive: Path, class_path: str) -> str | None:
     try:
         done = subprocess.run(  # noqa: S603
             [str(java.home / "bin" / "java"), *options, "-cp", class_path, "-version"],
-            capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"no answer within {_ANSWER_SECONDS} s"
     return None if done.returncode == 0 else _last_line(done.stdout + done.stderr)
@@ -181,17 +188,22 @@ def _typed() -> Iterator[None]:
 
 def _unusable(what: str, path: Path | None, **facts: object) -> InvalidInputError:
     return InvalidInputError(
-        what, kind="unusable_cache", path=path, **facts,
+        what,
+        kind="unusable_cache",
+        path=path,
+        **facts,
         remedy=f"set {CACHE_VARIABLE} to a directory of yours, with a path of letters, digits "
         "and -_./ and 500 MB of room",
-    )  # fmt: skip
+    )
 
 
 def _failed(reason: str) -> InternalError:
     return InternalError(
-        "the small pipeline that shows what Spark loads failed", kind="training_failed",
-        reason=reason, remedy="see `holdfast doctor`; pipelines run without the archive",
-    )  # fmt: skip
+        "the small pipeline that shows what Spark loads failed",
+        kind="training_failed",
+        reason=reason,
+        remedy="see `holdfast doctor`; pipelines run without the archive",
+    )
 
 
 def _none_written(java: Java, reason: str) -> IncompatibleError:
@@ -199,9 +211,12 @@ def _none_written(java: Java, reason: str) -> IncompatibleError:
     if "non-empty directory" in reason:
         remedy = "pipelines run without it: archives allow no SPARK_CONF_DIR with files in it"
     return IncompatibleError(
-        "this Java wrote no archive of classes", kind="no_class_archive", java=java.home,
-        reason=reason, remedy=remedy,
-    )  # fmt: skip
+        "this Java wrote no archive of classes",
+        kind="no_class_archive",
+        java=java.home,
+        reason=reason,
+        remedy=remedy,
+    )
 
 
 def _publish(made: Path, path: Path) -> None:

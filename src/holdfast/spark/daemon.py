@@ -1,9 +1,9 @@
 """Spark's Python daemon, with everything loaded that a task needs.
 
 Spark starts one daemon on each machine and forks its workers from it. The plain daemon loads
-PySpark from a ZIP, which is compiled anew at every start, and leaves the rest to each worker: 2.3 s
-of CPU a worker before the first row. This one loads the installed PySpark, once, and all that runs
-in tasks: 0.7 s, and nothing in the workers.
+PySpark from a ZIP, which is compiled again at every start, and leaves the rest to each worker: 2.3
+s of CPU a worker before the first row. This one loads the installed PySpark, once, and all that
+runs in tasks: 0.7 s, and nothing in the workers.
 
 Invariants:
 - What it forks are Spark's own workers; nothing of the protocol is changed.
@@ -27,7 +27,7 @@ MODULE = __name__ if __name__ != "__main__" else "holdfast.spark.daemon"
 
 
 def without_copies(path: Sequence[str]) -> list[str]:
-    """The search path without ZIPs of packages that are installed beside them.
+    """The search path without ZIPs of packages that are installed next to them.
 
     A PySpark that was installed as a package holds its own ZIP, `pyspark/python/lib/pyspark.zip`,
     with the same modules in it; that of py4j lies next to it.

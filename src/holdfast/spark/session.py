@@ -33,8 +33,9 @@ _STATIC = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
 }
-# Every epoch is planned anew, by more code than a small machine compiles in minutes. Methods wait
-# four times longer for the optimising compiler, which leaves the cores to the epochs; loops don't.
+# Every epoch is planned from scratch, by more code than a small machine compiles in minutes.
+# Methods wait four times longer for the optimising compiler, which leaves the cores to the epochs;
+# loops don't.
 _COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=20000 -XX:Tier4MinInvocationThreshold=4000"
     " -XX:Tier4CompileThreshold=40000"

@@ -27,11 +27,18 @@ def delete_place(place: Place, summary: Summary, *, takeover: bool) -> Collected
     with take_role(place, takeover=takeover, settings=settings, what="delete") as store:
         report = store.delete(summary.checkpoint)
     return Collected(
-        root=place.root, pipeline=place.pipeline, dry_run=False, dropped=[*report.dropped],
-        kept=[], files=report.deleted, bytes=report.bytes,
-        bytes_by_class=dict(report.plan.classes), unknown=[], released=[],
+        root=place.root,
+        pipeline=place.pipeline,
+        dry_run=False,
+        dropped=[*report.dropped],
+        kept=[],
+        files=report.deleted,
+        bytes=report.bytes,
+        bytes_by_class=dict(report.plan.classes),
+        unknown=[],
+        released=[],
         problem=str(report.error) if report.error is not None else "",
-    )  # fmt: skip
+    )
 
 
 @command("holdfast delete checkpoints/orders epoch:17")

@@ -369,18 +369,20 @@ def _position_lines(found: list[PositionChange]) -> Iterator[Line]:
         for number, name in enumerate(names):
             before, after = change.before.get(name, "-"), change.after.get(name, "-")
             cells.append(
-                [change.source if number == 0 else "", name, before,
-                 (after, "" if before == after else WARN), _moved(before, after)]
-            )  # fmt: skip
-        if change.watermark_before_us != change.watermark_after_us:
-            cells.append(
-                ["", "watermark", when(change.watermark_before_us), when(change.watermark_after_us),
-                 ""]
-            )  # fmt: skip
+                [
+                    change.source if number == 0 else "",
+                    name,
+                    before,
+                    (after, "" if before == after else WARN),
+                    _moved(before, after),
+                ]
+            )
+        earlier, later = change.watermark_before_us, change.watermark_after_us
+        if earlier != later:
+            cells.append(["", "watermark", when(earlier), when(later), ""])
     yield line("")
-    columns = [Col("source", cut=True), Col("partition", cut=True), Col("before", cut=True),
-               Col("after", cut=True), Col("change", right=True)]  # fmt: skip
-    yield from table(columns, cells)
+    columns = [Col(name, cut=True) for name in ("source", "partition", "before", "after")]
+    yield from table([*columns, Col("change", right=True)], cells)
 
 
 def _moved(before: str, after: str) -> str:
@@ -393,21 +395,24 @@ def _operator_lines(found: list[OperatorChange]) -> Iterator[Line]:
     if not found:
         return
     yield line("")
-    columns = [
-        Col("operator", cut=True), Col("change"), Col("rows", right=True), Col("keys", right=True),
-        Col("bytes", right=True), Col("files shared", right=True), Col("gone", right=True),
-        Col("new", right=True),
-    ]  # fmt: skip
+    numbers = ("rows", "keys", "bytes", "files shared", "gone", "new")
+    columns = [Col(name, right=True) for name in numbers]
     yield from table(
-        columns,
+        [Col("operator", cut=True), Col("change"), *columns],
         [
-            (each.operator, each.change, _delta(each.rows_before, each.rows_after),
-             _delta(each.keys_before, each.keys_after),
-             _grown(each.bytes_before, each.bytes_after),
-             str(each.files_shared), str(each.files_only_before), str(each.files_only_after))
+            (
+                each.operator,
+                each.change,
+                _delta(each.rows_before, each.rows_after),
+                _delta(each.keys_before, each.keys_after),
+                _grown(each.bytes_before, each.bytes_after),
+                str(each.files_shared),
+                str(each.files_only_before),
+                str(each.files_only_after),
+            )
             for each in found
         ],
-    )  # fmt: skip
+    )
 
 
 def _delta(before: int | None, after: int | None) -> str:
@@ -425,10 +430,15 @@ def _grown(before: int, after: int) -> str:
 def _row_lines(value: RowChanges) -> Iterator[Line]:
     yield line("")
     yield line(
-        ("rows of ", "bold"), (value.operator, "bold"), ": ",
-        (f"+{count(value.added)} added", GOOD), "  ", (f"-{count(value.removed)} removed", BAD),
-        "  ", (f"~{count(value.changed)} changed", WARN),
-    )  # fmt: skip
+        ("rows of ", "bold"),
+        (value.operator, "bold"),
+        ": ",
+        (f"+{count(value.added)} added", GOOD),
+        "  ",
+        (f"-{count(value.removed)} removed", BAD),
+        "  ",
+        (f"~{count(value.changed)} changed", WARN),
+    )
     for each in value.sample:
         mark, style = _CHANGES[each.change]
         times = f" x{each.weight}" if each.weight != 1 else ""

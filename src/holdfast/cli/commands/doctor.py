@@ -86,9 +86,11 @@ def packages() -> Iterator[Check]:
         found = _version(name)
         if found is None:
             yield Check(
-                name=name, status="warning", found=f"not installed: needed for {why}",
+                name=name,
+                status="warning",
+                found=f"not installed: needed for {why}",
                 remedy=f"pip install 'holdfast-spark[{extra}]'",
-            )  # fmt: skip
+            )
         else:
             yield Check(name=name, status="ok", found=found)
 
@@ -105,17 +107,21 @@ def spark() -> Iterator[Check]:
     found = _version("pyspark")
     if found is None:
         yield Check(
-            name="spark", status="warning", found="not installed: needed to run pipelines",
+            name="spark",
+            status="warning",
+            found="not installed: needed to run pipelines",
             remedy="pip install 'holdfast-spark[spark]'",
-        )  # fmt: skip
+        )
         return
     parts = tuple(int(p) for p in found.split(".")[:2] if p.isdecimal())
     if parts < _SPARK_MIN:
         wanted = ".".join(str(p) for p in _SPARK_MIN)
         yield Check(
-            name="spark", status="problem", found=f"{found}, but {wanted} is needed",
+            name="spark",
+            status="problem",
+            found=f"{found}, but {wanted} is needed",
             remedy="pip install --upgrade 'holdfast-spark[spark]'",
-        )  # fmt: skip
+        )
         return
     yield Check(name="spark", status="ok", found=found)
 
@@ -124,14 +130,16 @@ def java() -> Check:
     """Java that Spark can run on: a problem only where Spark is installed."""
     from holdfast.spark.java import require_java
 
-    bad = "problem" if _version("pyspark") is not None else "warning"
+    bad: Literal["problem", "warning"] = "problem" if _version("pyspark") is not None else "warning"
     try:
         found = require_java()
     except HoldfastError as error:
         return Check(
-            name="java", status=bad, found=_sentence(error),  # type: ignore[arg-type]
+            name="java",
+            status=bad,
+            found=_sentence(error),
             remedy=error.remedy or "",
-        )  # fmt: skip
+        )
     return Check(name="java", status="ok", found=f"{found.major} at {found.home}")
 
 
@@ -180,9 +188,11 @@ def _guarded(name: str, check: Callable[[], Check]) -> Iterator[Check]:
         yield Check(name=name, status="problem", found=_sentence(error), remedy=error.remedy or "")
     except OSError as error:
         yield Check(
-            name=name, status="problem", found=f"{error.strerror}",
+            name=name,
+            status="problem",
+            found=f"{error.strerror}",
             remedy="check owner and permissions of the directory",
-        )  # fmt: skip
+        )
 
 
 def conditional_put(storage: Storage) -> Check:
@@ -198,17 +208,20 @@ def conditional_put(storage: Storage) -> Check:
             whole = storage.get(path) == b"holdfast doctor"
         else:
             return Check(
-                name="conditional put", status="problem",
+                name="conditional put",
+                status="problem",
                 found="a second put of the same name was accepted: writers are not fenced",
                 remedy="use a store that supports If-None-Match",
-            )  # fmt: skip
+            )
     finally:
         storage.delete(path)
     if not whole:
         return Check(
-            name="conditional put", status="problem", found="the refused put changed the object",
+            name="conditional put",
+            status="problem",
+            found="the refused put changed the object",
             remedy="use a store that supports If-None-Match",
-        )  # fmt: skip
+        )
     return Check(name="conditional put", status="ok", found=f"works, {took:.1f} ms for one put")
 
 
@@ -225,9 +238,11 @@ def clock_skew(storage: Storage) -> Check:
     skew = abs(SystemClock().wall_us() - there) / 1e6
     if skew > _SKEW_SECONDS:
         return Check(
-            name="clock", status="warning", found=f"differs from the store's by {skew:.0f} s",
+            name="clock",
+            status="warning",
+            found=f"differs from the store's by {skew:.0f} s",
             remedy="let the machine's clock be set by NTP: signed requests expire",
-        )  # fmt: skip
+        )
     return Check(name="clock", status="ok", found=f"within {skew:.1f} s of the store's")
 
 
@@ -236,9 +251,11 @@ def free_space(root: str) -> Check:
     free = shutil.disk_usage(root).free
     if free < _FREE_LOW:
         return Check(
-            name="disk", status="warning", found=f"{free / 1e6:.0f} MB free",
+            name="disk",
+            status="warning",
+            found=f"{free / 1e6:.0f} MB free",
             remedy="free some space: a full disk stops commits",
-        )  # fmt: skip
+        )
     return Check(name="disk", status="ok", found=f"{free / 1e9:.1f} GB free")
 
 
@@ -247,15 +264,18 @@ def file_system(root: str) -> Check:
     kind = _mounted(root)
     if kind in _VOLATILE:
         return Check(
-            name="file system", status="warning", found=f"{kind}: gone after a restart",
+            name="file system",
+            status="warning",
+            found=f"{kind}: gone after a restart",
             remedy="keep checkpoints on a disk",
-        )  # fmt: skip
+        )
     if kind in _REMOTE:
         return Check(
-            name="file system", status="warning",
+            name="file system",
+            status="warning",
             found=f"{kind}: locks and fsync depend on the server",
             remedy="prefer a local disk or an object store",
-        )  # fmt: skip
+        )
     how = "reports" if filesystem_sync_reports_errors() else "does not report"
     return Check(name="file system", status="ok", found=f"{kind or 'unknown'}, syncfs {how} errors")
 
@@ -293,9 +313,11 @@ def fsync_latency(root: str) -> Check:
     text = f"median {middle:.2f} ms, worst {worst:.2f} ms of {_SYNCS}"
     if middle > _SYNC_SLOW_MS:
         return Check(
-            name="fsync", status="warning", found=text,
+            name="fsync",
+            status="warning",
+            found=text,
             remedy="a faster disk makes commits faster; about six syncs each",
-        )  # fmt: skip
+        )
     return Check(name="fsync", status="ok", found=text)
 
 

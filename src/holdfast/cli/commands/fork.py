@@ -55,8 +55,10 @@ def fork_lines(value: Fork) -> Iterator[Line]:
     """A new pipeline."""
     yield line(("forked", GOOD), f" {value.fork} from {value.pipeline} at epoch {value.epoch}")
     yield line(f"checkpoint {value.checkpoint}")
-    yield line(f"shares {plural(value.files_shared, 'file')}, {size(value.bytes_shared)}; "
-               "nothing was copied")  # fmt: skip
+    yield line(
+        f"shares {plural(value.files_shared, 'file')}, {size(value.bytes_shared)}; "
+        "nothing was copied"
+    )
     yield from wrapped(f"{value.pipeline} holds them by the savepoint {value.pin}")
     yield from wrapped("run the fork with sinks of its own: it would write to the same places")
 

@@ -68,8 +68,9 @@ class Collected(Value, frozen=True, kw_only=True, tag="holdfast.gc/1", tag_field
     problem: str = ""
 
 
-def plan_collection(place: Place, settings: Settings, keep: Collection[CheckpointId], now_us: int
-                    ) -> tuple[RetentionPlan, SweepPlan]:  # fmt: skip
+def plan_collection(
+    place: Place, settings: Settings, keep: Collection[CheckpointId], now_us: int
+) -> tuple[RetentionPlan, SweepPlan]:
     """What a collection would do. Reads only."""
     reader = place.reader
     reader.header()

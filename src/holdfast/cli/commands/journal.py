@@ -120,15 +120,24 @@ def _batches(lines: Any, size: int) -> Iterator[list[Event]]:
             one = decoder.decode(line)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise InvalidInputError(
-                "this line is no event", kind="invalid_line", line=number, reason=str(error),
+                "this line is no event",
+                kind="invalid_line",
+                line=number,
+                reason=str(error),
                 remedy='give one object per line, such as {"entity":"a","kind":"b","payload":{}}; '
                 "batches before it were appended",
-            ) from error  # fmt: skip
+            ) from error
         fresh = Event(
-            entity=one.entity, kind=one.kind, scope=one.scope, id=one.id, clock=one.clock,
-            correlation=one.correlation, causation=one.causation, wall_us=one.wall_us,
+            entity=one.entity,
+            kind=one.kind,
+            scope=one.scope,
+            id=one.id,
+            clock=one.clock,
+            correlation=one.correlation,
+            causation=one.causation,
+            wall_us=one.wall_us,
             payload=bytes(one.payload).decode(),
-        )  # fmt: skip
+        )
         if len(events) == size or (events and _differs(events[0], fresh)):
             yield events
             events = []
@@ -361,10 +370,12 @@ def release(*, root: Path, hold: str, as_json: bool) -> None:
     position = holds.get(hold)
     if position is None:
         raise NotFoundError(
-            "no such hold", kind="hold_missing", hold=hold,
+            "no such hold",
+            kind="hold_missing",
+            hold=hold,
             known=",".join(sorted(holds.all())) or "none",
             remedy="`holdfast journal info` shows the holds",
-        )  # fmt: skip
+        )
     holds.release(hold)
     facts = {"released": hold, "sequence": position.sequence}
     _out(facts) if as_json else _line(f"released {hold}, which held {position.sequence}")

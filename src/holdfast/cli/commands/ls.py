@@ -261,16 +261,26 @@ def pipeline_lines(value: Pipelines) -> Iterator[Line]:
     if not value.pipelines:
         yield line("no pipeline in ", value.root)
         return
-    columns = [Col("pipeline", cut=True), Col("checkpoints", right=True), Col("epoch", right=True),
-               Col("newest"), Col("problem", cut=True)]  # fmt: skip
+    columns = [
+        Col("pipeline", cut=True),
+        Col("checkpoints", right=True),
+        Col("epoch", right=True),
+        Col("newest"),
+        Col("problem", cut=True),
+    ]
     yield from table(
         columns,
         [
-            (row.pipeline, str(row.checkpoints), "-" if row.epoch is None else str(row.epoch),
-             when(row.created_us), (row.problem, BAD))
+            (
+                row.pipeline,
+                str(row.checkpoints),
+                "-" if row.epoch is None else str(row.epoch),
+                when(row.created_us),
+                (row.problem, BAD),
+            )
             for row in value.pipelines
         ],
-    )  # fmt: skip
+    )
 
 
 def checkpoint_lines(value: Listing) -> Iterator[Line]:
@@ -282,20 +292,35 @@ def checkpoint_lines(value: Listing) -> Iterator[Line]:
         return
     names = short_ids([row.checkpoint for row in value.checkpoints])
     columns = [
-        Col("id"), Col("epoch", right=True), Col("age", right=True), Col("label", cut=True),
-        Col("rows", right=True), Col("keys", right=True), Col("new", right=True),
-        Col("own", right=True), Col("status"), Col("health"),
-    ]  # fmt: skip
+        Col("id"),
+        Col("epoch", right=True),
+        Col("age", right=True),
+        Col("label", cut=True),
+        Col("rows", right=True),
+        Col("keys", right=True),
+        Col("new", right=True),
+        Col("own", right=True),
+        Col("status"),
+        Col("health"),
+    ]
     yield from table(
         columns,
         [
-            ((names[row.checkpoint], "cyan"), str(row.epoch), age(row.age_us), _label(row),
-             count(row.rows, row.counts), count(row.keys, row.counts), size(row.bytes_new),
-             size(row.bytes_exclusive),
-             styled(row.status), styled(row.health))
+            (
+                (names[row.checkpoint], "cyan"),
+                str(row.epoch),
+                age(row.age_us),
+                _label(row),
+                count(row.rows, row.counts),
+                count(row.keys, row.counts),
+                size(row.bytes_new),
+                size(row.bytes_exclusive),
+                styled(row.status),
+                styled(row.health),
+            )
             for row in value.checkpoints
         ],
-    )  # fmt: skip
+    )
     for row in value.checkpoints:
         if row.problem:
             yield from wrapped(f"{names[row.checkpoint]}: {row.problem}", style=BAD)

@@ -40,9 +40,13 @@ def pin_place(place: Place, label: str, ref: Summary, note: str, clock: Clock) -
     place.reader.header()
     made = pins.pin(place.reader, place.storage, clock, label=label, ref=ref.checkpoint, note=note)
     return Pinned(
-        root=place.root, pipeline=place.pipeline, label=label, checkpoint=made.checkpoint,
-        epoch=made.epoch, pinned=True,
-    )  # fmt: skip
+        root=place.root,
+        pipeline=place.pipeline,
+        label=label,
+        checkpoint=made.checkpoint,
+        epoch=made.epoch,
+        pinned=True,
+    )
 
 
 def pinned_lines(value: Pinned) -> Iterator[Line]:

@@ -142,14 +142,20 @@ def recovery_lines(value: Recovery) -> Iterator[Line]:
     elif value.checkpoint is None:
         yield line("fresh: ", f"nothing committed yet, starts at epoch {value.epoch_next}")
     else:
-        yield line(("resumes", GOOD), f" from epoch {value.epoch}, next is {value.epoch_next} "
-                   f"({value.depth} check)")  # fmt: skip
+        yield line(
+            ("resumes", GOOD),
+            f" from epoch {value.epoch}, next is {value.epoch_next} ({value.depth} check)",
+        )
     names = short_ids([each.checkpoint for each in value.candidates])
     rows = [
-        ((names[each.checkpoint], "cyan"), str(each.epoch), when(each.created_us),
-         (each.verdict, {"chosen": GOOD, "damaged": BAD}.get(each.verdict, DIM)))
+        (
+            (names[each.checkpoint], "cyan"),
+            str(each.epoch),
+            when(each.created_us),
+            (each.verdict, {"chosen": GOOD, "damaged": BAD}.get(each.verdict, DIM)),
+        )
         for each in value.candidates
-    ]  # fmt: skip
+    ]
     if rows:
         yield from table(
             [Col("id"), Col("epoch", right=True), Col("created"), Col("verdict", cut=True)], rows

@@ -70,9 +70,13 @@ def restore_place(
     manifest = reader.manifest(summary)
     settings = Settings(recovery_verify="deep")
     plan = recovery_plan(
-        place.storage, place.pipeline, resume=summary.checkpoint, settings=settings,
-        accept_duplicates=accept_duplicates, accept_loss=accept_loss,
-    )  # fmt: skip
+        place.storage,
+        place.pipeline,
+        resume=summary.checkpoint,
+        settings=settings,
+        accept_duplicates=accept_duplicates,
+        accept_loss=accept_loss,
+    )
     refusal: HoldfastError | None = plan.refusal
     epoch_next = plan.epoch_next
     state = reader.catalog()
@@ -80,10 +84,16 @@ def restore_place(
     if refusal is None and not dry_run:
         check_lockable(place, takeover=takeover, what="restore")
         with open_store(
-            place.storage, place.pipeline, topology=manifest.topology, settings=settings,
-            resume=summary.checkpoint, takeover=takeover, clean_up=False,
-            accept_duplicates=accept_duplicates, accept_loss=accept_loss,
-        ) as store:  # fmt: skip
+            place.storage,
+            place.pipeline,
+            topology=manifest.topology,
+            settings=settings,
+            resume=summary.checkpoint,
+            takeover=takeover,
+            clean_up=False,
+            accept_duplicates=accept_duplicates,
+            accept_loss=accept_loss,
+        ) as store:
             epoch_next = store.epoch_next
     return Restore(
         root=place.root,

@@ -56,9 +56,11 @@ def load_pipeline(file: str) -> Pipeline:
     path = Path(file)
     if not path.is_file():
         raise InvalidInputError(
-            "no such pipeline file", kind="no_file", path=file,
+            "no such pipeline file",
+            kind="no_file",
+            path=file,
             remedy="give a Python file that declares a Pipeline",
-        )  # fmt: skip
+        )
     sys.path.insert(0, str(path.parent.absolute()))
     before, sys.argv = sys.argv, [file]  # the file sees its own name, not our arguments
     token = loading.set(True)
@@ -68,18 +70,22 @@ def load_pipeline(file: str) -> Pipeline:
         raise
     except Exception as error:
         raise InvalidInputError(
-            "the pipeline file failed", kind="file_failed", path=file,
+            "the pipeline file failed",
+            kind="file_failed",
+            path=file,
             reason=f"{type(error).__name__}: {error}"[:300],
-        ) from error  # fmt: skip
+        ) from error
     finally:
         loading.reset(token)
         sys.argv = before
     pipelines = {id(value): value for value in names.values() if isinstance(value, Pipeline)}
     if len(pipelines) != 1:
         raise InvalidInputError(
-            f"the file declares {len(pipelines)} pipelines, not one", kind="not_one_pipeline",
-            path=file, remedy="declare exactly one Pipeline at module level",
-        )  # fmt: skip
+            f"the file declares {len(pipelines)} pipelines, not one",
+            kind="not_one_pipeline",
+            path=file,
+            remedy="declare exactly one Pipeline at module level",
+        )
     return next(iter(pipelines.values()))
 
 

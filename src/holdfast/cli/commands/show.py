@@ -153,15 +153,20 @@ def show_checkpoint(place: Place, summary: Summary, now_us: int) -> CheckpointVi
         properties=manifest.properties,
         files=[
             FileView(
-                path=entry.path, kind=entry.kind, operator=entry.operator,
-                partition=entry.partition, rows=entry.rows, bytes=entry.size, sha256=entry.sha256,
+                path=entry.path,
+                kind=entry.kind,
+                operator=entry.operator,
+                partition=entry.partition,
+                rows=entry.rows,
+                bytes=entry.size,
+                sha256=entry.sha256,
                 own=entry.pipeline is None and entry.path.startswith(own),
                 pipeline=entry.pipeline or place.pipeline,
             )
             for entry in manifest.files
         ],
         findings=[*findings, *(f for f in validate(manifest) if f.severity != "info")],
-    )  # fmt: skip
+    )
 
 
 def _ancestors(state: CatalogState, summary: Summary) -> list[str]:
@@ -213,7 +218,7 @@ def checkpoint_lines(value: CheckpointView) -> Iterator[Line]:
         ("state", _state(value)),
         ("bytes", _bytes(value)),
         ("written by", ", ".join(f"{k} {v}" for k, v in value.versions.items() if v)),
-    ]  # fmt: skip
+    ]
     for name, text in pairs:
         piece = (text, "") if isinstance(text, str) else text
         yield line((f"{name:<12}", "bold"), piece)
@@ -245,13 +250,23 @@ def _sources(found: list[SourceView]) -> Iterator[Line]:
         for number, (name, point) in enumerate(sorted(source.position.items()) or [("-", "-")]):
             first = number == 0
             rows.append(
-                (source.name if first else "", source.connector if first else "", name, point,
-                 when(source.watermark_us) if first else "", str(source.epoch) if first else "")
-            )  # fmt: skip
+                (
+                    source.name if first else "",
+                    source.connector if first else "",
+                    name,
+                    point,
+                    when(source.watermark_us) if first else "",
+                    str(source.epoch) if first else "",
+                )
+            )
     columns = [
-        Col("source", cut=True), Col("connector"), Col("partition", cut=True),
-        Col("position", cut=True, least=12), Col("watermark"), Col("moved", right=True),
-    ]  # fmt: skip
+        Col("source", cut=True),
+        Col("connector"),
+        Col("partition", cut=True),
+        Col("position", cut=True, least=12),
+        Col("watermark"),
+        Col("moved", right=True),
+    ]
     yield from table(columns, rows)
 
 
@@ -266,16 +281,26 @@ def _sinks(value: CheckpointView) -> Iterator[Line]:
     if not value.sinks:
         return
     yield line("")
-    columns = [Col("sink", cut=True), Col("status"), Col("when run again"),
-               Col("token", right=True), Col("reason", cut=True)]  # fmt: skip
+    columns = [
+        Col("sink", cut=True),
+        Col("status"),
+        Col("when run again"),
+        Col("token", right=True),
+        Col("reason", cut=True),
+    ]
     yield from table(
         columns,
         [
-            (sink.name, styled(sink.status), sink.replay if sink.replay != "none" else "doubles",
-             size(sink.token_bytes), sink.reason)
+            (
+                sink.name,
+                styled(sink.status),
+                sink.replay if sink.replay != "none" else "doubles",
+                size(sink.token_bytes),
+                sink.reason,
+            )
             for sink in value.sinks
         ],
-    )  # fmt: skip
+    )
 
 
 @command("holdfast show checkpoints/orders latest")

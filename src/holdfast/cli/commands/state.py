@@ -86,9 +86,12 @@ def operator_list(place: Place, summary: Summary) -> OperatorList:
     """What could be asked for."""
     manifest = place.reader.manifest(summary)
     return OperatorList(
-        root=place.root, pipeline=place.pipeline, checkpoint=summary.checkpoint,
-        epoch=summary.epoch, operators=operator_views(manifest),
-    )  # fmt: skip
+        root=place.root,
+        pipeline=place.pipeline,
+        checkpoint=summary.checkpoint,
+        epoch=summary.epoch,
+        operators=operator_views(manifest),
+    )
 
 
 def query_state(
@@ -154,9 +157,11 @@ def file_format(to: str | None, *, force: bool) -> str:
     kind = _FORMATS.get(os.path.splitext(to)[1].lower())
     if kind is None:
         raise InvalidInputError(
-            "unknown kind of file", kind="unknown_format", file=to,
+            "unknown kind of file",
+            kind="unknown_format",
+            file=to,
             remedy="end the name with .parquet, .csv or .arrow",
-        )  # fmt: skip
+        )
     inside = enclosing_pipeline(to)
     if inside is not None:
         raise InvalidInputError(
@@ -168,9 +173,11 @@ def file_format(to: str | None, *, force: bool) -> str:
         )
     if os.path.exists(to) and not force:
         raise InvalidInputError(
-            "the file exists already", kind="file_exists", file=to,
+            "the file exists already",
+            kind="file_exists",
+            file=to,
             remedy="choose another name, or give --force",
-        )  # fmt: skip
+        )
     if not os.path.isdir(os.path.dirname(os.path.abspath(to))):
         raise InvalidInputError("the directory does not exist", kind="no_directory", file=to)
     return kind
@@ -189,11 +196,17 @@ def _small(place: Place, summary: Summary, manifest: Manifest, operator: str) ->
         value = data.hex()
     fields = value if isinstance(value, dict) else {"state": value}
     return StateRows(
-        root=place.root, pipeline=place.pipeline, operator=operator,
-        checkpoint=summary.checkpoint, epoch=summary.epoch,
+        root=place.root,
+        pipeline=place.pipeline,
+        operator=operator,
+        checkpoint=summary.checkpoint,
+        epoch=summary.epoch,
         columns=[Column(name=str(name), type=type(v).__name__) for name, v in fields.items()],
-        rows=[[*fields.values()]], more=False, written=None, rows_written=None,
-    )  # fmt: skip
+        rows=[[*fields.values()]],
+        more=False,
+        written=None,
+        rows_written=None,
+    )
 
 
 # How it is shown

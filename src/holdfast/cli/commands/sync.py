@@ -115,13 +115,17 @@ def sync_lines(value: Sync) -> Iterator[Line]:
                 f": {plural(each.new_checkpoints, 'new checkpoint')} of {each.checkpoints}",
             )
             speed = each.bytes_copied / value.seconds if value.seconds else 0
-            yield line(f"  copied and verified {plural(each.files_copied, 'file')}, "
-                       f"{size(each.bytes_copied)} ({size(int(speed))}/s)")  # fmt: skip
-            yield line(f"  there already {plural(each.files_present, 'file')}, "
-                       f"{size(each.bytes_present)}")  # fmt: skip
+            yield line(
+                f"  copied and verified {plural(each.files_copied, 'file')}, "
+                f"{size(each.bytes_copied)} ({size(int(speed))}/s)"
+            )
+            yield line(
+                f"  there already {plural(each.files_present, 'file')}, {size(each.bytes_present)}"
+            )
         if each.removed_files:
-            yield line(f"  removed {plural(each.removed_files, 'old file')}, "
-                       f"{size(each.removed_bytes)}")  # fmt: skip
+            yield line(
+                f"  removed {plural(each.removed_files, 'old file')}, {size(each.removed_bytes)}"
+            )
         for label in each.pins_only_there:
             yield line((f"  savepoint {label} exists only there: kept (--prune removes it)", WARN))
         for note in each.notes:

@@ -17,10 +17,13 @@ def unpin_place(place: Place, label: str, *, force: bool) -> Pinned:
     held = next((p for p in place.reader.pins() if p.label == label), None)
     pins.unpin(place.reader, place.storage, label, force=force)
     return Pinned(
-        root=place.root, pipeline=place.pipeline, label=label,
-        checkpoint=held.checkpoint if held else None, epoch=held.epoch if held else None,
+        root=place.root,
+        pipeline=place.pipeline,
+        label=label,
+        checkpoint=held.checkpoint if held else None,
+        epoch=held.epoch if held else None,
         pinned=False,
-    )  # fmt: skip
+    )
 
 
 @command("holdfast unpin checkpoints/orders before-upgrade")

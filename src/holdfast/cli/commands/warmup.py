@@ -39,9 +39,12 @@ def _announce() -> None:
 def removed() -> Warmup:
     """Delete all archives."""
     return Warmup(
-        path=None, bytes=0, seconds=0.0, made=False,
+        path=None,
+        bytes=0,
+        seconds=0.0,
+        made=False,
         deleted=[str(path) for path in classes.remove()],
-    )  # fmt: skip
+    )
 
 
 def warmup_lines(value: Warmup) -> Iterator[Line]:

@@ -4,8 +4,8 @@ Invariants:
 - Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there
   and returns the first receipt: the journal itself refuses duplicates.
 - An epoch of up to `PIECE_BYTES` is one atomic append. A larger one is several, in order: memory
-  stays bounded, and a repeat goes on where the last one stopped.
-- After a fall-back the same rows come under another checkpoint: the journal cannot take them back.
+  stays bounded, and a repeat continues where the last one stopped.
+- After a fall-back the same rows come under another checkpoint: the journal cannot retract them.
 - Payloads lose nothing (`connectors/payload/`). What has no JSON is refused before the first epoch.
 """
 
@@ -118,7 +118,7 @@ class JournalSinkWriter(OutputWriter):
     """A journal sink while the pipeline runs."""
 
     def __init__(self, name: str, pipeline: str, store: StorageLocation, sink: JournalSink) -> None:
-        """Rows are staged beside the pipelines of the store."""
+        """Rows are staged next to the pipelines of the store."""
         self._name, self._sink = name, sink
         self._place, self._storage = store, storage_of(store)
         self._root = staging_root(pipeline, name)
@@ -126,7 +126,7 @@ class JournalSinkWriter(OutputWriter):
         self._box: Storage | None = None
 
     def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:
-        """Below the root of the store, beside the pipelines."""
+        """Below the root of the store, next to the pipelines."""
         return self._place, f"{self._root}/{checkpoint}"
 
     def commit(self, token: PendingToken) -> None:

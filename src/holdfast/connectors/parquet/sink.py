@@ -2,7 +2,7 @@
 
 Layout: `<path>/hf_epoch=<n>/part-....parquet`; staged files lie in `<path>/_staging/`, which Spark
 and other readers of Parquet directories skip. A plain `spark.read.parquet(path)` sees published
-epochs only; where rows can be taken back, the column `_weight` says +1 or -1.
+epochs only; in a changelog, the column `_weight` says +1 or -1.
 
 Invariants:
 - On local disk an epoch appears whole, by one rename of its directory; what was staged became

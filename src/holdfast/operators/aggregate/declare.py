@@ -82,7 +82,7 @@ class Deviation:
 
 @dataclass(frozen=True, slots=True)
 class UserFunction:
-    """A function of the user, the columns that it gets, and what it gives."""
+    """A user function, the columns that it gets, and what it gives."""
 
     function: Callable[..., Any]
     inputs: tuple[tuple[str, str], ...]

@@ -1,4 +1,4 @@
-"""apply: an Arrow function of the user over rows and state of all touched keys of a partition.
+"""apply: an Arrow user function over rows and state of all touched keys of a partition.
 
 Invariants:
 - The function is asked about keys that have rows in this epoch or whose timer is due, each once.
@@ -370,7 +370,7 @@ class ApplyTask(OperatorTask):
 
 
 def _netted(table: Any, names: list[str]) -> Any:
-    """Each different row once: one that is taken back and given again has not changed."""
+    """Each distinct row once: one that is retracted and given again has not changed."""
     if not table.num_rows:
         return table
     groups = group_rows(row_codes([normalise(table.column(n)) for n in names]), [])

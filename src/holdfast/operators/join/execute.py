@@ -112,7 +112,7 @@ class JoinTask(OperatorTask):
 
     @property
     def output(self) -> Any:
-        """The columns of both sides, and a weight where rows can be taken back."""
+        """The columns of both sides, and a weight in a changelog."""
         fields = [pa.field(c.name, c.type) for c in self.columns]
         return pa.schema([*fields, *([pa.field(WEIGHT, pa.int64())] if self.changes else [])])
 

@@ -59,7 +59,7 @@ class SetTask(OperatorTask):
 
     @property
     def output(self) -> Any:
-        """The row, and a weight where rows can be taken back."""
+        """The row, and a weight in a changelog."""
         return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row
 
     @property

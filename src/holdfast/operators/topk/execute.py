@@ -5,8 +5,8 @@ The view is a bag of the rows that show. Its changes are the operator's changes.
 Invariants:
 - The order is total: the given keys, then all other columns ascending. Which rows show never
   depends on how rows came in epochs, partitions or batches.
-- A stream that only adds rows keeps no more than k rows a key. One whose rows can be taken back
-  also keeps all rows, and reads them only for keys that were full and lost a row that showed.
+- A stream that only adds rows keeps no more than k rows a key. A changelog also keeps all rows,
+  and reads them only for keys that were full and lost a row that showed.
 - Changes are what differs; with a rank, a row that moves is one that differs.
 """
 

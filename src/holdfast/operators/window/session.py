@@ -1,11 +1,11 @@
 """Session windows: rows of a key that are not further apart than a gap.
 
-The view holds one row for each open session; a bag beside it holds the rows that sessions are made
-of. Of every key that got rows or whose session closes, the sessions are computed anew from its
-rows, and what differs is said: so a row that is taken back can split a session.
+The view holds one row for each open session; a bag next to it holds the rows that sessions are made
+of. Of every key that got rows or whose session closes, the sessions are computed again from its
+rows, and what differs is said: so a retraction can split a session.
 
 Invariants:
-- What is taken back is what was given, to the last bit: it comes from the view, not from adding up
+- What is retracted is what was given, to the last bit: it comes from the view, not from adding up
   again. A session that no row of the epoch touches is left as it is.
 - Sessions close first, then rows come, and nothing closes while the watermark stays: how the rows
   of one watermark are cut into epochs makes no difference. A session that a delete cuts back behind
@@ -318,7 +318,7 @@ def _match(made: Any, names: list[str], rows: Any, number: np.ndarray) -> np.nda
 
 
 def _touched(after: _Sessions, came: tuple[np.ndarray, np.ndarray], gap_us: int) -> np.ndarray:
-    """Sessions that a row of this epoch lies in, or lay in before it was taken back."""
+    """Sessions that a row of this epoch lies in, or lay in before it was retracted."""
     touched = np.zeros(len(after.start), np.bool_)
     probe, at = came
     if not len(touched) or not len(probe):
