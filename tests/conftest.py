@@ -41,7 +41,7 @@ _LONGEST = (
     "operators/test_window.py",
     "docs/test_readme.py",
     "operators/test_join.py",
-    "operators/test_topk_and_holistic.py",
+    "operators/test_topk.py",
     "operators/test_chains.py",
     "docs/test_nexmark.py",
     "unit/state/test_partition.py",

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 import holdfast as hf
 
 KEYS = 3
@@ -21,3 +24,15 @@ def toy_pipeline(
     totals = stream.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="totals")
     pipe.sink("out", totals, hf.sinks.Parquet(str(home / "out")))
     return pipe, stream, totals
+
+
+def own_aggregate():
+    """An aggregate of the user: rows less twice the smallest value, of each group; sent to workers by value."""
+
+    def width(rows: pa.Table, count: int) -> pa.Array:
+        done = rows.group_by("group").aggregate([("twice", "min"), ("weight", "sum")])
+        done = done.sort_by("group")
+        assert done.num_rows == count
+        return pc.subtract(done.column("weight_sum"), pc.fill_null(done.column("twice_min"), 0))
+
+    return width
