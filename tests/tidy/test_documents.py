@@ -200,3 +200,11 @@ def test_what_a_page_names_of_the_repository_is_there(page):
     public = (SOURCE / "__init__.pyi").read_text(encoding="utf-8")
     names = set(re.findall(r" as (\w+)$", public, re.MULTILINE))
     assert set(re.findall(r"\bhf\.(\w+)", text)) <= names
+
+
+def test_contributors_learn_of_every_target():
+    """CONTRIBUTING.md names what `make` can do, but for the targets that others call."""
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`make ([\w-]+)", page))
+    assert set(phony.split()) - named <= {"setup", "ready", "clean"}
