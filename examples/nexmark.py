@@ -272,14 +272,9 @@ class Nexmark:
 
         spark = self.pipe.session()
         wanted = self.answer()
-        log = spark.read.parquet(str(self.home / "out")).drop("hf_epoch")
-        if "_weight" in log.columns:
-            columns = [name for name in log.columns if name != "_weight"]
-            log = log.groupBy(*columns).agg(F.sum("_weight").alias("_n")).where("_n <> 0")
-            assert log.where("_n < 0").isEmpty(), "rows were retracted that never came"
-            log = log.withColumn("copy", F.explode(F.sequence(F.lit(1), "_n"))).drop("_n", "copy")
+        rows = hf.read_changelog(spark, self.home / "out")
         kinds = {f.name: f.dataType for f in wanted.schema.fields}
-        got = log.select(*(F.col(name).cast(kind) for name, kind in kinds.items())).cache()
+        got = rows.select(*(F.col(name).cast(kind) for name, kind in kinds.items())).cache()
         wanted = wanted.cache()
         found = wanted.count(), got.exceptAll(wanted).count(), wanted.exceptAll(got).count()
         got.unpersist()

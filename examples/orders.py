@@ -36,7 +36,7 @@ totals = (
     .group_by("customer")
     .agg(total=hf.sum("amount"), orders=hf.count(), largest=hf.max("amount"), name="totals")
 )
-pipe.sink("totals_out", totals, hf.sinks.Parquet(str(HOME / "out")))
+pipe.sink("totals_out", totals, hf.sinks.Parquet(HOME / "out"))
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
     if summary.resumed_from is not None:
         print(f"resumed after epoch {summary.resumed_from}")
     spark = pipe.session()
-    view = pipe.view("totals").to_spark(spark)
+    view = pipe.view("totals").to_spark()
     view.orderBy("total", ascending=False).show(5, truncate=False)
 
     read = (int(summary.last_epoch or 0) + 1) * (ROWS // EPOCHS)
@@ -63,8 +63,7 @@ def main() -> None:
         .exceptAll(batch.select("customer", "sum(amount)", "count(1)"))
         .isEmpty()
     ), "the view differs from Spark's batch answer"
-    published = spark.read.parquet(str(HOME / "out")).groupBy("customer", "total", "orders")
-    current = published.sum("_weight").where("`sum(_weight)` <> 0").drop("sum(_weight)")
+    current = hf.read_changelog(spark, HOME / "out").select("customer", "total", "orders")
     assert current.exceptAll(view.select("customer", "total", "orders")).isEmpty()
     print(f"{read} orders so far, each counted once; checkpoints in {HOME / 'checkpoints'}")
 

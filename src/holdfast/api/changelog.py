@@ -6,7 +6,7 @@ Added up, they are the rows as they are now, or as they were after an epoch.
 Invariants:
 - Only what is published counts: epochs up to the one that the owner record names.
 - A version that the output can no longer tell apart is refused, never approximated.
-- One real directory is read, so that rows are never mixed from before and after a fold.
+- One real directory is read, so that rows are never mixed from before and after a compaction.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def read_changelog(
     Raises:
         NotFoundError: nothing is published there.
         InvalidInputError: the output is no changelog, or `as_of` is no epoch.
-        RefusedError: the output is being rebuilt; or the epoch is inside a fold, or from before a
-            rebuild, so that it cannot be told apart.
+        RefusedError: the output is being rebuilt; or the epoch was compacted with later ones, or is
+            from before a rebuild, so that it cannot be told apart.
 
     Example:
         >>> rows = hf.read_changelog(spark, folder / "totals")
@@ -93,7 +93,7 @@ def _check_epoch(as_of: object) -> None:
 
 
 def _root(path: str) -> str:
-    """The real directory: a fold swaps the link that a path goes through."""
+    """The real directory: compaction swaps the link that a path goes through."""
     if "://" in path and path.split("://", 1)[0] in OBJECT_SCHEMES:
         return path.rstrip("/")
     local = Path(path.removeprefix("file://")).expanduser()
@@ -138,7 +138,7 @@ def _check_apart(owner: Owner, epoch: int, root: str) -> None:
     if owner.since != NOTHING and epoch < owner.since:
         raise _no_version(root, epoch, f"it was rebuilt at epoch {owner.since}")
     if inside_fold(owner.folds, epoch):
-        raise _no_version(root, epoch, "its epochs were folded into one directory")
+        raise _no_version(root, epoch, "it was compacted into one directory with later epochs")
 
 
 def _no_version(root: str, epoch: int | None, why: str) -> RefusedError:
