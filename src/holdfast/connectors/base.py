@@ -13,6 +13,8 @@ Invariants of a sink:
 - `commit` publishes a token. It is idempotent, also in another process.
 - Nothing staged outside a durable checkpoint is ever published: `remove_stale_staging` removes it.
 
+Tasks load this module: what only the driver needs is imported where it is used.
+
 How to write one: CONTRIBUTING.md. Decision: docs/adr/0124-connectors-behind-one-contract.md.
 """
 
@@ -32,14 +34,13 @@ from holdfast.errors import (
     InvalidInputError,
     NotFoundError,
 )
-from holdfast.format.canonical import seal
-from holdfast.format.documents import SMALL_BYTES_MAX, Replay
-from holdfast.format.owner import Owner, parse_owner
 
 if TYPE_CHECKING:
     from holdfast.checkpoint import Draft, PendingToken, StoreReader
     from holdfast.connectors.locations import Location
+    from holdfast.format.documents import Replay
     from holdfast.format.manifest import Manifest
+    from holdfast.format.owner import Owner
     from holdfast.format.position import Position
     from holdfast.storage import Storage
     from holdfast.storage.open import StorageLocation
@@ -377,6 +378,9 @@ class OutputWriter(SinkWriter):
 
 def read_owner(storage: Storage, path: str) -> Owner | None:
     """The owner record of an output; None without one."""
+    from holdfast.format.documents import SMALL_BYTES_MAX
+    from holdfast.format.owner import parse_owner
+
     try:
         return parse_owner(storage.get(path, bytes_max=SMALL_BYTES_MAX), path)
     except NotFoundError:
@@ -392,6 +396,9 @@ def read_owner(storage: Storage, path: str) -> Owner | None:
 
 def put_owner(storage: Storage, path: str, owner: Owner, *, first: bool) -> Owner:
     """Write a record durably; of two that claim one output at once, one wins."""
+    from holdfast.format.canonical import seal
+    from holdfast.format.documents import SMALL_BYTES_MAX
+
     sealed, data = seal(owner, bytes_max=SMALL_BYTES_MAX)
     if not first:
         storage.put(path, data)

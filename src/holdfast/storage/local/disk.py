@@ -17,7 +17,6 @@ import ctypes
 import errno
 import fcntl
 import os
-import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -77,6 +76,8 @@ class Disk:
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file with its times; not durable."""
+        import shutil  # not at the top: every command and task loads this module
+
         shutil.copy2(source, target)
 
     # Durability
@@ -175,6 +176,8 @@ class Disk:
 
     def remove_tree(self, path: str) -> None:
         """Remove a directory and all that is in it, as far as it can be."""
+        import shutil
+
         shutil.rmtree(path, ignore_errors=True)
 
 
