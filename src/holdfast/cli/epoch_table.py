@@ -26,8 +26,19 @@ if TYPE_CHECKING:
 
 _SHOWN = 12
 _BAR = 40
-_COLUMNS = ("epoch", "rows", "keys", "changes", "late", "watermark", "bytes", "plan", "job",
-            "draft", "ms")  # fmt: skip
+_COLUMNS = (
+    "epoch",
+    "rows",
+    "keys",
+    "changes",
+    "late",
+    "watermark",
+    "bytes",
+    "plan",
+    "job",
+    "draft",
+    "ms",
+)
 
 
 class EpochTable:

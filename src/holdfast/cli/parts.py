@@ -31,8 +31,15 @@ from holdfast.format.findings import Finding
 from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
 
 Status = Literal["committed", "pending", "failed", "aborted", "abandoned"]
-_STYLES = {"ok": GOOD, "committed": GOOD, "damaged": BAD, "failed": BAD, "pending": WARN,
-           "abandoned": DIM, "aborted": DIM}  # fmt: skip
+_STYLES = {
+    "ok": GOOD,
+    "committed": GOOD,
+    "damaged": BAD,
+    "failed": BAD,
+    "pending": WARN,
+    "abandoned": DIM,
+    "aborted": DIM,
+}
 _FINDING = {"error": BAD, "warning": WARN, "info": DIM}
 
 

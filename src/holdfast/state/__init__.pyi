@@ -20,6 +20,8 @@ from holdfast.state.partition import live_runs as live_runs
 from holdfast.state.partition import partition_range as partition_range
 from holdfast.state.partition import partition_table as partition_table
 from holdfast.state.partition import vnodes_of as vnodes_of
+from holdfast.state.query import OperatorState as OperatorState
+from holdfast.state.query import read_state as read_state
 from holdfast.state.reader import TraceReader as TraceReader
 from holdfast.state.reader import diff as diff
 from holdfast.state.run_info import ALL_VNODES as ALL_VNODES

@@ -32,14 +32,13 @@ from holdfast.cli.targets import (
     store_argument,
     store_options,
 )
-from holdfast.errors import HoldfastError, IncompatibleError, NotFoundError
+from holdfast.errors import NotFoundError
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest, OperatorEntry, SourceEntry
 from holdfast.format.position import compare
 from holdfast.format.topology import differences
 
 if TYPE_CHECKING:
-    from holdfast.state.reader import TraceReader
     from holdfast.state.sql import Database
 
 _CHANGES = {"added": ("+", GOOD), "removed": ("-", BAD), "changed": ("~", WARN)}
@@ -162,9 +161,12 @@ def _positions(left: Manifest, right: Manifest) -> list[PositionChange]:
 
 
 _ORDERS = {
-    "equal": "same", "before": "forward", "after": "back", "diverged": "diverged",
+    "equal": "same",
+    "before": "forward",
+    "after": "back",
+    "diverged": "diverged",
     "unordered": "moved",
-}  # fmt: skip
+}
 
 
 def _order(old: SourceEntry | None, new: SourceEntry | None) -> str:
@@ -229,16 +231,17 @@ def _row_changes(
                 remedy="choose one of these",
             )
     from holdfast.state.query import traces
+    from holdfast.state.row_changes import changes_sql, load_changes
     from holdfast.state.sql import database
 
     kind = file_format(to, force=False)
     with database(to) as db, traces(place.reader, operator, left, right) as (before, after):
-        trace, keys, values = _load(db, before, after)
+        trace, keys, values = load_changes(db, before, after)
         if to is not None:
-            db.write(_changes_sql(trace, keys, values), to, kind)
+            db.write(changes_sql(trace, keys, values), to, kind)
         counts = dict(
             db.run(
-                f"SELECT change, sum(weight) FROM ({_changes_sql(trace, keys, values)}) "  # noqa: S608
+                f"SELECT change, sum(weight) FROM ({changes_sql(trace, keys, values)}) "  # noqa: S608
                 "GROUP BY change"
             ).fetchall()
         )
@@ -254,75 +257,14 @@ def _row_changes(
     )
 
 
-def _load(
-    db: Database, before: TraceReader, after: TraceReader
-) -> tuple[str, list[str], list[str]]:
-    """The difference as the table `changes` of the database."""
-    import pyarrow as pa
-
-    from holdfast.state import reader
-
-    if before.schema != after.schema:
-        raise IncompatibleError(
-            "the operator's columns differ between the checkpoints",
-            kind="run_schema_differs",
-            before=",".join(before.schema.stored.names[2:]),
-            after=",".join(after.schema.stored.names[2:]),
-        )
-    schema = before.schema
-    fields = [pa.field("__hf_weight", pa.int64(), nullable=False)]
-    fields += [f.with_nullable(True) for f in (*schema.keys, *schema.values)]  # noqa: FBT003
-    wanted = pa.schema(fields)
-    failures: list[HoldfastError] = []
-
-    def batches() -> Any:
-        try:
-            for batch in reader.diff(before, after):
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)
-        except HoldfastError as error:
-            failures.append(error)
-            raise
-
-    db.connection.register("hf_diff", pa.RecordBatchReader.from_batches(wanted, batches()))
-    try:
-        db.run("CREATE TABLE changes AS SELECT * FROM hf_diff")
-    except HoldfastError:
-        if failures:
-            raise failures[0] from None
-        raise
-    return str(schema.kind), list(schema.keys.names), list(schema.values.names)
-
-
-def _changes_sql(trace: str, keys: list[str], values: list[str]) -> str:
-    """One row for each change: what kind, how often, key, values before and after."""
-    key = ", ".join(_name(each) for each in keys)
-    if trace == "bag":
-        both = ", ".join(_name(each) for each in (*keys, *values))
-        return (
-            "SELECT CASE WHEN __hf_weight > 0 THEN 'added' ELSE 'removed' END AS change, "  # noqa: S608
-            f"abs(__hf_weight) AS weight, {both} FROM changes"
-        )
-    sides = []
-    for column in values:
-        name = _name(column)
-        for side, sign in (("before", "<"), ("after", ">")):
-            sides.append(
-                f"first({name}) FILTER (WHERE __hf_weight {sign} 0) AS {_name(f'{column}_{side}')}"
-            )
-    shown = "".join(f", {side}" for side in sides)
-    return (
-        "SELECT CASE WHEN min(__hf_weight) < 0 AND max(__hf_weight) > 0 THEN 'changed' "  # noqa: S608
-        "WHEN max(__hf_weight) > 0 THEN 'added' ELSE 'removed' END AS change, 1 AS weight, "
-        f"{key}{shown} FROM changes GROUP BY {key}"
-    )
-
-
 def _sample(
     db: Database, trace: str, keys: list[str], values: list[str], limit: int | None
 ) -> list[RowChange]:
+    from holdfast.state.row_changes import changes_sql
+
     bound = "" if limit is None else f" LIMIT {limit}"
     order = ", ".join(str(i + 3) for i in range(len(keys)))
-    rows = db.run(f"{_changes_sql(trace, keys, values)} ORDER BY {order}{bound}").fetchall()
+    rows = db.run(f"{changes_sql(trace, keys, values)} ORDER BY {order}{bound}").fetchall()
     return [_row_change(trace, keys, values, row) for row in rows]
 
 
@@ -337,11 +279,6 @@ def _row_change(trace: str, keys: list[str], values: list[str], row: tuple[Any, 
         before = None if change == "added" else dict(zip(values, pairs[0::2], strict=False))
         after = None if change == "removed" else dict(zip(values, pairs[1::2], strict=False))
     return RowChange(change=change, key=key, before=before, after=after, weight=weight)
-
-
-def _name(column: str) -> str:
-    """A quoted name."""
-    return '"' + column.replace('"', '""') + '"'
 
 
 # How it is shown

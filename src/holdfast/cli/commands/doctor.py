@@ -37,6 +37,7 @@ _SKEW_SECONDS = 60
 _FREE_LOW = 1_000_000_000
 _VOLATILE = ("tmpfs", "ramfs")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
+Status = Literal["ok", "warning", "problem", "skipped"]
 _STYLES = {"ok": GOOD, "warning": WARN, "problem": BAD, "skipped": DIM}
 
 
@@ -44,7 +45,7 @@ class Check(Value, frozen=True, kw_only=True):
     """One thing that `doctor` looked at."""
 
     name: str
-    status: Literal["ok", "warning", "problem", "skipped"]
+    status: Status
     found: str
     remedy: str = ""
 
@@ -130,7 +131,7 @@ def java() -> Check:
     """Java that Spark can run on: a problem only where Spark is installed."""
     from holdfast.spark.java import require_java
 
-    bad: Literal["problem", "warning"] = "problem" if _version("pyspark") is not None else "warning"
+    bad: Status = "problem" if _version("pyspark") is not None else "warning"
     try:
         found = require_java()
     except HoldfastError as error:
