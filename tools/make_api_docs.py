@@ -34,7 +34,7 @@ _SECTIONS = [
 ]
 _API_HEAD = """\
 Made from signatures and docstrings by `python tools/make_api_docs.py`; a test compares.
-`import holdfast as hf` offers these names. How they work together:
+`import holdfast as hf` offers these names; their examples run as tests. How they work together:
 [the guide](../guides/pipelines.md). Settings have [a page of their own](settings.md). Below
 `hf.checkpoint`, `hf.state`, `hf.journal`, `hf.guard`, `hf.testing` and `hf.errors`
 lie the parts that need no Spark."""

@@ -331,5 +331,11 @@ class Stream(SetSteps):
 
         Raises:
             InvalidInputError: its name is not allowed or taken.
+
+        Example:
+            >>> from holdfast.operators.topk.declare import latest  # a declaration, as yours is
+            >>> mine = latest(orders.node, ("customer",), order_by="at", name="mine")
+            >>> orders.operator(mine).columns
+            ['customer', 'amount', 'at']
         """
         return self._added(declaration)
