@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -208,3 +209,12 @@ def test_contributors_learn_of_every_target():
     page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`make ([\w-]+)", page))
     assert set(phony.split()) - named <= {"setup", "ready", "clean"}
+
+
+def test_the_readme_lists_every_extra():
+    """Each extra of pyproject.toml that a user can ask for has a row, and no other has one."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").split("| extra | for |")[1]
+    table = readme.split("\n\n")[0]
+    rows = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    assert rows == set(project["optional-dependencies"]) - {"test", "dev", "bench"}
