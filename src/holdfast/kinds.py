@@ -194,7 +194,7 @@ invalid_cache_limit | InvalidInput | the limit of the disk cache is not positive
 invalid_columns | InvalidInput | columns of a trace occur twice or have a reserved name | rename them
 invalid_hash_column | InvalidInput | rows lack a usable 64-bit hash column | add xxhash64 of the key columns as `__hf_hash`
 invalid_marker_column | InvalidInput | weights or tombstone flags are null or of another type | give integers or booleans
-invalid_merge_policy | InvalidInput | settings for merging cannot work | correct the named value
+invalid_merge_policy | InvalidInput | the settings of a compaction cannot work | correct the named value
 invalid_partitions | InvalidInput | the number of partitions is out of range | use 1 to 256
 invalid_run_info | InvalidInput | facts of a run contradict each other | take them from the writer of the run
 invalid_run_options | InvalidInput | options for writing runs cannot work | correct the named value
@@ -212,7 +212,7 @@ run_checksum_differs | Corruption | rows of a run disagree with their checksum |
 run_digest_differs | Corruption | the SHA-256 of a run differs from its record | verify deep; recover to the newest intact checkpoint
 run_entry_unusable | Corruption | an entry of the inventory does not describe a run | recover to the newest intact checkpoint
 run_facts_differ | Corruption | a run contradicts its record in the manifest | verify deep; recover to the newest intact checkpoint
-run_listed | InvalidInput | a merged run is in the list already | adopt each merge once
+run_listed | InvalidInput | a compacted run is in the list already | list each compaction once
 run_missing | Corruption or NotFound | a run of the checkpoint is missing | recover to the newest intact checkpoint
 run_of_other_trace | InvalidInput | a run was to be listed for another operator or kind of trace | list it where it belongs
 run_schema_differs | Incompatible | a run has another schema than its trace; the difference is listed | open it with the schema that it was written with

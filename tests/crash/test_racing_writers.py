@@ -115,7 +115,7 @@ def clone(store, storage):
 
     twin = copy.copy(store)
     twin._drafts = {}
-    twin._around = msgspec_replace(store._around, storage)
+    twin._environment = msgspec_replace(store._environment, storage)
     directory = PipelineDirectory(storage, PIPELINE)
     twin.reader = type(store.reader)(directory)
     twin._catalog = CatalogWriter(

@@ -85,8 +85,8 @@ def test_a_commit_fails_on_a_full_disk_and_leaves_the_reserve(small_disk):
 def test_retention_frees_space_on_a_full_disk(small_disk):
     """The running writer drops what its settings no longer keep, and can commit again."""
     world = several(small_disk)
-    world.store._around = msgspec_settings(world.store._around, KEEPING)
-    world.store._collector._around = world.store._around
+    world.store._environment = msgspec_settings(world.store._environment, KEEPING)
+    world.store._collector._environment = world.store._environment
     report = world.store.retain()
     assert report.error is None, report.error
     assert len(report.dropped) == 4
