@@ -6,7 +6,6 @@ from holdfast import sinks as sinks
 from holdfast import sources as sources
 from holdfast import state as state
 from holdfast import testing as testing
-from holdfast.api.changelog import read_changelog as read_changelog
 from holdfast.api.functions import approx_count_distinct as approx_count_distinct
 from holdfast.api.functions import avg as avg
 from holdfast.api.functions import collect_list as collect_list
@@ -28,6 +27,7 @@ from holdfast.api.stream import Stream as Stream
 from holdfast.api.windows import session_window as session_window
 from holdfast.api.windows import sliding as sliding
 from holdfast.api.windows import tumbling as tumbling
+from holdfast.connectors.parquet.changelog import read_changelog as read_changelog
 from holdfast.operators.apply.execute import ApplyContext as ApplyContext
 from holdfast.operators.join.declare import interval as interval
 from holdfast.runtime.report import EpochReport as EpochReport

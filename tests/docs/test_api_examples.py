@@ -27,7 +27,7 @@ FUNCTIONS = [
 ]
 NO_RAISES = {"graph", "explain", "text", "mermaid", "svg"}  # nothing of the user can be wrong
 HAS_RUN = {
-    "holdfast.api.changelog.read_changelog",
+    "holdfast.connectors.parquet.changelog.read_changelog",
     "holdfast.api.pipeline.Pipeline.compact_output",
     "holdfast.api.pipeline.Pipeline.plan_outputs",
     "holdfast.api.pipeline.Pipeline.reader",
@@ -72,6 +72,7 @@ def _examples() -> dict[str, doctest.DocTest]:
     finder = doctest.DocTestFinder(recurse=True, exclude_empty=True)
     modules = [f"holdfast.api.{info.name}" for info in pkgutil.iter_modules(api.__path__)]
     modules += [f"holdfast.operators.{name}.declare" for name in ("aggregate", "join")]
+    modules.append("holdfast.connectors.parquet.changelog")
     tests: dict[str, doctest.DocTest] = {}
     for module in map(importlib.import_module, modules):
         for owner in vars(module).values():
