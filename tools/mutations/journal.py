@@ -187,31 +187,31 @@ MUTATIONS = [
     # Payloads
     _m(
         CHAINED,
-        "connectors/payload/encode.py",
+        "connectors/journal/encode.py",
         '    texts = pc.if_else(pc.equal(texts, "-0"), "-0.0", texts)\n',
         "",
     ),
     _m(
         CHAINED,
-        "connectors/payload/encode.py",
+        "connectors/journal/encode.py",
         "        texts = pc.if_else(pc.is_finite(column), texts, odd)\n",
         '        texts = pc.if_else(pc.is_finite(column), texts, "null")\n',
     ),
     _m(
         CHAINED,
-        "connectors/payload/encode.py",
+        "connectors/journal/encode.py",
         '    texts = pc.if_else(late, _joined("+", texts), texts)\n',
         "",
     ),
     _m(
         CHAINED,
-        "connectors/payload/encode.py",
+        "connectors/journal/encode.py",
         '        suffix = "Z" if kind.tz else ""',
         '        suffix = ""',
     ),
     _m(
         CHAINED,
-        "connectors/payload/decode.py",
+        "connectors/journal/decode.py",
         "        return F.when(column.isNotNull(), F.struct(*parts))",
         "        return F.struct(*parts)",
     ),
@@ -235,7 +235,7 @@ MUTATIONS = [
     ),
     _m(
         TYPES + "test_payloads_are_plain_json",
-        "connectors/payload/encode.py",
+        "connectors/journal/encode.py",
         '        return valid_text(column).fill_null("")',
         '        return valid_text(column).fill_null("null")',
     ),

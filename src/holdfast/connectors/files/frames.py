@@ -8,17 +8,27 @@ Spark takes the paths that it is given for patterns, and Hadoop cannot name some
   turned off for several paths, Spark reads each of them several times.
 - Files below `column=value` directories are read with the source's directory as their base, those
   of one set of columns at a time: given several sets at once, Spark refuses or leaves files out.
+
+A record that cannot be read is looked for after the job has failed, never on the way: Spark says
+which file, not which line.
 """
 
 from __future__ import annotations
 
+import bz2
 import functools
+import gzip
+import itertools
+import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.spark.classic import NO_PATTERNS, RAW_FILES
 
+log = logging.getLogger("holdfast.pipeline")
+_SHOWN = 120
+_LINES_MAX = 5_000_000
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
 _BAD = "__hf_bad"
 
@@ -120,3 +130,44 @@ class FileFrames:
     def _reader(self, spark: Any, more: Mapping[str, str]) -> Any:
         options = {**self._options, **more}
         return spark.read.schema(self._schema).options(**options).format(self._format)
+
+
+def bad_record(
+    spark: Any,
+    frames: FileFrames,
+    root: str | None,
+    path: str,
+    format: str,  # noqa: A002
+) -> dict[str, object]:
+    """The first bad record of a file and its line, as far as they can be told.
+
+    The file is read once more with bad records kept; the first one is looked up in its lines.
+    """
+    try:
+        record = frames.first_bad(spark, path)
+        line = _line(f"{root}/{path}", record) if root is not None and record else None
+    except Exception:  # the job's own error counts
+        log.debug("the bad record of %s was not found", path, exc_info=True)
+        return {}
+    if record is None:
+        return {}
+    facts: dict[str, object] = {"record": record[:_SHOWN], "format": format}
+    return facts if line is None else {"line": line, **facts}
+
+
+def _line(path: str, record: str) -> int | None:
+    wanted = record.strip("\r\n")
+    for number, text in enumerate(itertools.islice(_lines(path), _LINES_MAX), 1):
+        if text.rstrip("\r\n") == wanted:
+            return number
+    return None
+
+
+def _lines(path: str) -> Iterator[str]:
+    reader: Any = open
+    if path.endswith(".gz"):
+        reader = gzip.open
+    elif path.endswith(".bz2"):
+        reader = bz2.open
+    with reader(path, "rt", encoding="utf-8", errors="replace", newline="\n") as file:
+        yield from file

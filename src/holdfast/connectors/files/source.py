@@ -18,10 +18,9 @@ from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.base import Backlog, Source, SourceReader, Split
 from holdfast.connectors.files.after_read import AfterRead, Cleaner, checked_archive
-from holdfast.connectors.files.bad_records import bad_record
 from holdfast.connectors.files.file_log import FileLog, Seen, content_digest, file_groups
 from holdfast.connectors.files.formats import FormatGuess, checked_format, checked_options
-from holdfast.connectors.files.frames import FileFrames, footer_rows
+from holdfast.connectors.files.frames import FileFrames, bad_record, footer_rows
 from holdfast.connectors.files.listing import FileListing, Lister, stat_entry
 from holdfast.connectors.locations import Location, Use
 from holdfast.durations import Duration, duration_us

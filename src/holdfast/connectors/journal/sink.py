@@ -6,7 +6,7 @@ Invariants:
 - An epoch of up to `PIECE_BYTES` is one atomic append. A larger one is several, in order: memory
   stays bounded, and a repeat continues where the last one stopped.
 - After a fall-back the same rows come under another checkpoint: the journal cannot retract them.
-- Payloads lose nothing (`connectors/payload/`). What has no JSON is refused before the first epoch.
+- Payloads lose nothing (`connectors/journal/`). What has no JSON is refused before the first epoch.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from holdfast.connectors.base import (
     remove_staging,
     staging_root,
 )
+from holdfast.connectors.journal.encode import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.connectors.locations import Location
-from holdfast.connectors.payload.encode import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.owner import NOTHING, Owner
 from holdfast.operators.columns import WEIGHT

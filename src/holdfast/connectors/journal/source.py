@@ -102,7 +102,7 @@ class JournalSource(Source):
             return events
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-        from holdfast.connectors.payload.decode import parse_payload
+        from holdfast.connectors.journal.decode import parse_payload
 
         parsed = parse_payload(F.col("payload").cast("string"), self.payload)
         return events.withColumn("payload", parsed).select(*self._head, "payload.*")

@@ -1,4 +1,4 @@
-"""JSON payloads back to columns: the other half of `holdfast.connectors.payload.encode`.
+"""JSON payloads back to columns: the other half of `holdfast.connectors.journal.encode`.
 
 Spark's `from_json` reads nearly all of it exactly. What it cannot read (maps with other keys than
 strings, intervals of single units) it reads in another shape, which the JVM converts.

@@ -1,1 +1,0 @@
-"""JSON payloads: rows to texts and back, without losing anything."""
