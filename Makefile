@@ -2,7 +2,7 @@
 # Both prepare .venv by themselves; see tools/setup.py. Needed beforehand: Python 3.11+ with pip.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready run test test-fast check soak bench mutants clean
+.PHONY: help setup ready run test test-fast test-sparks check soak bench mutants clean
 
 # python3 if it is new enough, otherwise the newest that is.
 PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -15,7 +15,7 @@ IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/
 PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
 	@$(SETUP) dev
@@ -36,6 +36,10 @@ test-fast: setup  ## without Spark, servers, network and series of crashes: abou
 	@HOLDFAST_FAST=1 $(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
 		-m "not (soak or spark or server or network or crash)" $(TESTS)
 
+# Each Spark has an environment of its own, made once: several hundred MB each.
+test-sparks: setup  ## a short suite on PySpark 4.0 to 4.3; SPARKS="4.0 4.2" to choose
+	@$(IN_VENV) .venv/bin/python tools/sparks.py $(SPARKS)
+
 check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
@@ -53,6 +57,6 @@ bench:  ## benchmarks, one question per file; BENCH=paths to choose
 mutants: setup  ## break the code on purpose and see whether a test notices
 	@$(IN_VENV) .venv/bin/python tools/mutate.py
 
-clean:  ## remove .venv, caches and what `make run` has stored
-	rm -rf .venv .holdfast-run .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+clean:  ## remove environments, caches and what `make run` has stored
+	rm -rf .venv .venv-sparks .holdfast-run .bench .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -16,7 +16,13 @@ _HIDDEN = re.compile(
     r"_(?:j[a-z]\w*|sc|gateway|origin|to_seq|to_java_column|active_spark_context|instantiated\w*)"
     r"|java_exception"
 )
-_INSIDE = ("pyspark.sql.classic", "pyspark.sql.pandas", "pyspark.sql.connect", "pyspark.util")
+_INSIDE = (
+    "pyspark.sql.classic",
+    "pyspark.sql.pandas",
+    "pyspark.sql.connect",
+    "pyspark.util",
+    "pyspark.daemon",
+)
 _CLASSES = re.compile(r"\borg\.apache\.|__globPaths__")
 
 

@@ -38,6 +38,7 @@ from holdfast.runtime.quarantine import Quarantine
 from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.runtime.start import StartPlanner
 from holdfast.settings import Settings
+from holdfast.spark import classic
 from holdfast.spark.session import RuntimeSettings, check_workers, is_local
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, location_text
 
@@ -173,6 +174,7 @@ class Launch:
                 self._begin(engine, store, planner, asked, topology, notes, options)
                 _loop(engine, options)
                 engine.finish()
+                engine.summary.notes.extend(classic.notes())
                 engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
                 return engine.summary
         finally:

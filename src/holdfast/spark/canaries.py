@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import importlib
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -43,7 +44,8 @@ def _tried(name: str, spark: Any) -> Canary:
     try:
         _CANARIES[name](spark)
     except Exception as error:  # noqa: BLE001 - a canary tells, whatever it is
-        return Canary(name, f"{type(error).__name__}: {error}".splitlines()[0][:200])
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return Canary(name, classic.turned_off().get(name, reason))
     return Canary(name, classic.turned_off().get(name))
 
 
@@ -93,6 +95,12 @@ def _row_counts(spark: Any) -> None:
     if not scans:
         raise ValueError("no reading of files was found")
     _check([(scan.files, scan.rows, scan.pushed) for scan in scans], [(2, 100, False)])
+
+
+def _python_daemon(_: Any) -> None:
+    manager = getattr(importlib.import_module("pyspark.daemon"), "manager", None)
+    if not callable(manager):
+        raise TypeError("pyspark.daemon has no manager")
 
 
 def _error_causes(spark: Any) -> None:
@@ -172,6 +180,7 @@ _CANARIES: Mapping[str, Callable[[Any], None]] = {
     "plan ahead": _plan_ahead,
     "begin ahead": _begin_ahead,
     "row counts": _row_counts,
+    "python daemon": _python_daemon,
     "error causes": _error_causes,
     "light listener": _light_listener,
     "checkpoint location": _location,

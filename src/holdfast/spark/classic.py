@@ -74,6 +74,7 @@ FAST_PATHS: Mapping[str, FastPath] = {
                 "isCompleted",
             ),
         ),
+        FastPath("python daemon", "workers load by themselves what tasks need", ("manager",)),
         FastPath(
             "error causes",
             "errors of Spark are told by their text",
@@ -136,12 +137,8 @@ def _turn_off(path: str, error: Exception) -> None:
         return
     text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     if _off.setdefault(path, text) is text:
-        log.warning(
-            "this Spark lacks a private name: the fast path %r is off, %s (%s)",
-            path,
-            FAST_PATHS[path].instead,
-            text,
-        )
+        instead = FAST_PATHS[path].instead
+        log.warning("the fast path %r is off with this Spark, %s (%s)", path, instead, text)
 
 
 def _is_gone(error: Exception) -> bool:
@@ -364,6 +361,11 @@ def _children(node: Any) -> list[Any]:
     return [children.apply(i) for i in range(children.size())]
 
 
+def serve_workers() -> None:
+    """Be the process that Spark forks its Python workers from, until Spark ends it."""
+    _reach(importlib.import_module("pyspark.daemon"), "manager")()
+
+
 # Errors
 
 
@@ -469,7 +471,8 @@ def _lighten(
     # Java calls Python back; what is made before both have agreed on a port is never called.
     bridge = importlib.import_module("pyspark.java_gateway")
     _reach(bridge, "ensure_callback_server_started")(_reach(SparkContext, "_gateway"))
-    wrapper = _reach(_reach(SparkContext, "_jvm"), "PythonStreamingQueryListenerWrapper")
+    package = _reach(SparkContext, "_jvm").org.apache.spark.sql.streaming
+    wrapper = _reach(package, "PythonStreamingQueryListenerWrapper")
     made = wrapper(_LightListener(progress, ended))
     before = dict(vars(listener))
     listener._jlistenerobj = made  # noqa: SLF001 - PySpark keeps its own under this name

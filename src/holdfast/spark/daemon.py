@@ -1,9 +1,10 @@
 """Spark's Python daemon, with everything loaded that a task needs.
 
 Spark starts one daemon on each machine and forks its workers from it. The plain daemon loads
-PySpark from a ZIP, which is compiled again at every start, and leaves the rest to each worker: 2.3
-s of CPU a worker before the first row. This one loads the installed PySpark, once, and all that
-runs in tasks: 0.7 s, and nothing in the workers.
+PySpark from a ZIP, which is compiled again at every start, and leaves the rest to each worker. This
+one loads the installed PySpark, once, and all that runs in tasks. For a daemon and two workers that
+is 0.65 s of CPU instead of 1.71 s (medians of 7 alternated runs), and 0.05 s for `found_by`: a
+second of every start. Epochs after the first gain nothing.
 
 Invariants:
 - What it forks are Spark's own workers; nothing of the protocol is changed.
@@ -54,7 +55,10 @@ def found_by(python: str) -> bool:
 
     It does not where Holdfast comes with the job as a ZIP, or from a path set by the program.
     """
-    code = f"from importlib.util import find_spec; print(find_spec({MODULE!r}).origin)"
+    code = (
+        "from importlib.util import find_spec; assert find_spec('pyspark.daemon'); "
+        f"print(find_spec({MODULE!r}).origin)"
+    )
     try:
         done = subprocess.run(  # noqa: S603 - the interpreter that Spark is going to use
             [python, "-c", code], capture_output=True, text=True, timeout=60, check=False
@@ -81,10 +85,10 @@ def load() -> None:
 def main() -> None:
     """Be the daemon until Spark ends it."""
     sys.path[:] = without_copies(sys.path)
-    from pyspark.daemon import manager
+    from holdfast.spark.classic import serve_workers
 
     load()
-    manager()
+    serve_workers()
 
 
 if __name__ == "__main__":

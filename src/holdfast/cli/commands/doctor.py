@@ -2,7 +2,7 @@
 
 Invariants:
 - A store is tried under temporary names that Holdfast's own clean-up knows, and left as it was.
-- Nothing is downloaded or installed, and pyspark is asked for its version, not started.
+- Nothing is downloaded or installed. Spark is asked for its version, and started only on request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from holdfast.cli.app import argument, command
+from holdfast.cli.app import argument, command, flag
 from holdfast.cli.output import Value, emit
 from holdfast.cli.render import BAD, DIM, GOOD, WARN, Line, line, width, wrapped
 from holdfast.cli.targets import client_option, is_object, json_option, open_root, parse_options
@@ -27,10 +27,10 @@ from holdfast.clock import SystemClock
 from holdfast.errors import AlreadyExistsError, HoldfastError
 from holdfast.format import paths
 from holdfast.ids import RandomIds
+from holdfast.spark.versions import RANGE, SUPPORTED, minor
 from holdfast.storage.base import Storage
 from holdfast.storage.local.disk import current_disk, filesystem_sync_reports_errors
 
-_SPARK_MIN = (4, 3)
 _SYNCS = 21
 _SYNC_SLOW_MS = 20.0
 _SKEW_SECONDS = 60
@@ -58,9 +58,9 @@ class Diagnosis(Value, frozen=True, kw_only=True, tag="holdfast.doctor/1", tag_f
     checks: list[Check]
 
 
-def diagnose(store: str | None, options: dict[str, Any]) -> Diagnosis:
+def diagnose(store: str | None, options: dict[str, Any], *, start_spark: bool = False) -> Diagnosis:
     """Look at the machine and, if one is given, at a store."""
-    checks = [python(), *packages(), *spark(), java()]
+    checks = [python(), *packages(), *spark(), java(), fast_paths(start=start_spark)]
     if store is None:
         checks.append(Check(name="store", status="skipped", found="no STORE was given to try"))
     else:
@@ -114,17 +114,49 @@ def spark() -> Iterator[Check]:
             remedy="pip install 'holdfast-spark[spark]'",
         )
         return
-    parts = tuple(int(p) for p in found.split(".")[:2] if p.isdecimal())
-    if parts < _SPARK_MIN:
-        wanted = ".".join(str(p) for p in _SPARK_MIN)
+    if minor(found) < minor(SUPPORTED[0]):
         yield Check(
             name="spark",
             status="problem",
-            found=f"{found}, but {wanted} is needed",
+            found=f"{found}, but {SUPPORTED[0]} is needed",
             remedy="pip install --upgrade 'holdfast-spark[spark]'",
         )
-        return
-    yield Check(name="spark", status="ok", found=found)
+    elif minor(found) > minor(SUPPORTED[-1]):
+        yield Check(
+            name="spark",
+            status="warning",
+            found=f"{found}, newer than what was tried: {RANGE}",
+            remedy="`holdfast doctor --spark` shows which fast paths work with it",
+        )
+    else:
+        yield Check(name="spark", status="ok", found=f"{found}, supported: {RANGE}")
+
+
+def fast_paths(*, start: bool) -> Check:
+    """Shortcuts through private names of Spark: pipelines run without them, more slowly."""
+    name = "fast paths"
+    if not start or _version("pyspark") is None:
+        return Check(name=name, status="skipped", found="give --spark to start Spark and try them")
+    from holdfast.spark.canaries import try_fast_paths
+    from holdfast.spark.session import open_session
+
+    try:
+        session = open_session(app="doctor", config={"spark.log.level": "OFF"})
+        canaries = try_fast_paths(session)
+        session.stop()
+    except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told
+        reason = _sentence(error) if isinstance(error, HoldfastError) else type(error).__name__
+        return Check(name=name, status="problem", found=f"Spark did not start: {reason}")
+    off = [f"{canary.path} ({canary.reason})" for canary in canaries if canary.reason is not None]
+    on = ", ".join(canary.path for canary in canaries if canary.reason is None)
+    if not off:
+        return Check(name=name, status="ok", found=f"on: {on}")
+    return Check(
+        name=name,
+        status="warning",
+        found=f"off: {'; '.join(off)}; on: {on or 'none'}",
+        remedy="pipelines run all the same; a supported Spark runs them faster",
+    )
 
 
 def java() -> Check:
@@ -345,13 +377,14 @@ def diagnosis_lines(value: Diagnosis) -> Iterator[Line]:
     "Also try this root: writes, syncs and removes small files there.",
     required=False,
 )
+@flag("--spark", "start_spark", help="Also start Spark and try its fast paths: some 20 s.")
 @json_option
 @client_option
-def doctor(*, store: str | None, as_json: bool, option: Sequence[str]) -> bool:
+def doctor(*, store: str | None, start_spark: bool, as_json: bool, option: Sequence[str]) -> bool:
     """Check Java, Spark, packages and, with a STORE, disk or object store and permissions.
 
     Exit 1 when something that is needed is missing or does not work.
     """
-    value = diagnose(store, parse_options(option))
+    value = diagnose(store, parse_options(option), start_spark=start_spark)
     emit(value, diagnosis_lines, as_json=as_json)
     return not value.ok

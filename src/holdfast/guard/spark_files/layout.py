@@ -1,8 +1,8 @@
 """Every path that Spark can write below a checkpoint location, and what each one means.
 
 Invariants:
-- `classify` knows exactly the names that Spark 4.3 writes (seen by running it): what it does not
-  know is refused where a decision needs it, never guessed.
+- `classify` knows exactly the names that Spark 4.0 to 4.3 write (seen by running them): what it
+  does not know is refused by the caller that has to decide, never guessed.
 - State version v belongs to batch v - 1: batch N is whole when every store has version N + 1.
 
 Spec: spec/guard-v1.md, section 1.
@@ -15,7 +15,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-SUPPORTED_SPARK = ("4.3",)
+SUPPORTED_SPARK = ("4.0", "4.1", "4.2", "4.3")
 SINK_LOG = "_spark_metadata"
 _WITH_CHECKSUM = (".delta", ".snapshot", ".zip", ".changelog")
 
