@@ -31,20 +31,25 @@ settings.load_profile("holdfast")
 
 # Files that take minutes come first, so that no worker is left alone with one at the end.
 _LONGEST = (
-    "crash/test_kills.py",
     "crash/test_kills_all_sinks.py",
-    "property/test_fuzz.py",
-    "integration/regressions/test_input.py",
-    "integration/regressions/test_output.py",
+    "operators/test_window.py",
     "integration/guard/test_restore_and_continue.py",
     "crash/test_epoch_faults.py",
-    "operators/test_window.py",
-    "docs/test_readme.py",
+    "crash/test_kills.py",
+    "property/test_fuzz.py",
     "operators/test_join.py",
-    "operators/test_topk.py",
-    "operators/test_chains.py",
+    "integration/regressions/test_input.py",
     "docs/test_nexmark.py",
+    "operators/test_topk.py",
+    "integration/pipeline/test_outputs.py",
+    "crash/test_failing_storage.py",
+    "integration/pipeline/test_files_in_spark.py",
+    "integration/pipeline/test_starting.py",
+    "docs/test_readme.py",
+    "operators/test_interval_join.py",
+    "operators/test_chains.py",
     "unit/state/test_partition.py",
+    "unit/operators/test_time_bounds.py",
 )
 
 

@@ -44,7 +44,7 @@ def random_changes(rng: random.Random, live: Counter, count: int) -> list[tuple]
     return changes
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_random_histories_with_crashes_and_rescales_equal_the_batch_answer(
     spark, tmp_path, seed
 ) -> None:

@@ -103,7 +103,7 @@ def test_keys_that_nobody_touches_leave_the_disk(spark, tmp_path) -> None:
 
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=1)
     columns = {"k": "id", "at": "timestamp_micros(id * 1000)"}  # 1000 keys a second
-    source = hf.sources.Generator(columns, rows=24_000, rows_per_epoch=1_000)
+    source = hf.sources.Generator(columns, rows=16_000, rows_per_epoch=1_000)
     rows = pipe.source("s", source, event_time="at", delay="0 seconds")
     rows.apply(
         keep, key="k", state_schema="n long, wake timestamp", output_schema="k long", name="mine",
@@ -112,7 +112,7 @@ def test_keys_that_nobody_touches_leave_the_disk(spark, tmp_path) -> None:
     sizes = []
     pipe.run(epochs=1)
     for _ in range(3):
-        pipe.run(epochs=8)
+        pipe.run(epochs=5)
         manifest = pipe.reader().manifest("latest")
         sizes.append(sum(r.size for n in ("mine", "mine.timers") for r in runs_of(manifest, n)))
     assert sizes[-1] <= 1.6 * sizes[0]

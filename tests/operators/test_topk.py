@@ -101,7 +101,7 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
     rng = random.Random(seed)
     live: Counter = Counter()
     number = 0
-    for turn in range(4):
+    for turn in range(3):
         for _ in range(rng.randint(1, 2)):
             changes = random_changes(rng, live, rng.randint(5, 30), deletes=weighted)
             write_rows(tmp_path / "in", number, changes)

@@ -303,7 +303,7 @@ def test_bytes_of_state_stay_flat_while_windows_come_and_go(spark, tmp_path) -> 
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
     source = hf.sources.Generator(
         {"k": "pmod(id, 40)", "at": "timestamp_millis(id * 100)", "x": "pmod(id * 7, 90)"},
-        rows=24 * 400, rows_per_epoch=400,
+        rows=14 * 400, rows_per_epoch=400,
     )  # fmt: skip
     rows = pipe.source("in", source, event_time="at", delay="5 seconds")
     by = rows.group_by("k", hf.sliding("at", size="20 seconds", slide="10 seconds", emit="close"))
