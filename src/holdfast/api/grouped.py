@@ -39,7 +39,7 @@ class Grouped:
         def __getattr__(self, name: str) -> Any:
             raise unknown_name(self, name, GROUPED_USES)
 
-    def agg(self, *columns: Aggregate, name: str, **aggregates: Aggregate) -> Stream:
+    def agg(self, /, *columns: Aggregate, name: str, **aggregates: Aggregate) -> Stream:
         """One row for each group, kept up to date.
 
         Args:
@@ -134,3 +134,14 @@ def _check(aggregate: object, column: str | None, name: str) -> None:
             value=repr(aggregate)[:80],
             remedy='use hf.sum("amount"), hf.count() and so on',
         )
+    for text in aggregate.expressions:
+        if not isinstance(text, str):
+            raise InvalidInputError(
+                "an aggregate is taken over a column or SQL text",
+                kind="invalid_expression",
+                operator=name,
+                column=column or aggregate.column,
+                value=repr(text)[:80],
+                remedy='name the expression first: with_columns(net="amount - tax"), then '
+                'hf.sum("net")',
+            )

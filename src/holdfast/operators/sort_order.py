@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.errors import InvalidInputError
 
@@ -40,7 +41,8 @@ class SortKey:
 
 def parse_order(order_by: str | Sequence[str], owner: str) -> tuple[SortKey, ...]:
     """The keys of an ordering: `column [asc|desc] [nulls first|last]`."""
-    texts = [order_by] if isinstance(order_by, str) else list(order_by)
+    one = isinstance(order_by, str) or not isinstance(order_by, Sequence)
+    texts: list[Any] = [order_by] if one else list(order_by)
     if not texts:
         raise InvalidInputError(
             "an ordering needs a column",

@@ -140,6 +140,15 @@ def _check_unique(names: list[str], owner: str) -> None:
 
 def check_known(wanted: list[str], known: list[str] | None, owner: str) -> None:
     """Every wanted column exists, as far as that can be known now."""
+    for name in wanted:
+        if not isinstance(name, str):
+            raise InvalidInputError(
+                "not the name of a column",
+                kind="invalid_key",
+                operator=owner,
+                value=repr(name)[:80],
+                remedy='name an expression first: with_columns(day="date(at)"), then "day"',
+            )
     if known is None:
         return
     lowered = {name.lower() for name in known}

@@ -125,6 +125,37 @@ def test_the_text_of_a_column_is_the_same_in_every_process(spark):
         assert caught.value.kind == "column_without_text"
 
 
+def test_columns_where_names_belong_are_refused_by_name(spark):
+    """Keys, orderings, aggregates and joins go by names; the error says how to name an expression."""
+    pipe = hf.Pipeline("names", store="unused", spark=spark)
+    rows = pipe.source("rows", hf.sources.Files("unused", schema=SCHEMA))
+    x = F.col("x")
+    cases = {
+        "invalid_key": [
+            lambda: rows.group_by(x),
+            lambda: rows.dedupe(x, name="d"),
+            lambda: rows.latest(x, order_by="x", name="l"),
+            lambda: rows.join(rows, x == x, name="j"),
+            lambda: rows.join(rows, [x], name="j"),
+            lambda: rows.join_static(spark.range(1), [x], name="s"),
+        ],
+        "invalid_order": [
+            lambda: rows.top_k(1, order_by=x.desc(), name="t"),
+            lambda: rows.top_k(1, order_by=[x], name="t"),
+            lambda: rows.latest("k", order_by=x, name="l"),
+        ],
+        "invalid_expression": [
+            lambda: rows.group_by("k").agg(t=hf.sum(x), name="a"),
+            lambda: rows.group_by("k").agg(hf.max(x).alias("t"), name="a"),
+        ],
+    }
+    for kind, calls in cases.items():
+        for call in calls:
+            with pytest.raises(InvalidInputError) as caught:
+                call()
+            assert caught.value.kind == kind
+
+
 def test_a_column_whose_session_is_gone_is_refused():
     """The error says that one session is needed."""
 
@@ -205,6 +236,8 @@ def _check_records(spark, folder, owner, record):
         return caught.value.kind
 
     before = owner.read_bytes()
+    write(epoch=-1)  # nothing is published as a whole
+    assert bag(hf.read_changelog(spark, folder / "out")) == Counter()
     write(epoch=1)  # epoch 2 is only half there
     assert bag(hf.read_changelog(spark, folder / "out")) == VERSIONS[1]
     write(folds=[(0, 1)])

@@ -134,8 +134,9 @@ def test_aggregates_have_names_and_no_name_is_impossible():
     by = rows.group_by("k")
     total = by.agg(hf.sum("x").alias("name"), hf.count().alias("self"), emit=hf.max("x"), name="a")
     assert total.columns == ["k", "name", "self", "emit"]
-    refused("no_alias", lambda: by.agg(hf.sum("x"), name="b"))
-    refused("no_aggregates", lambda: by.agg(name="b"))
+    assert by.agg(self=hf.count(), name="b").columns == ["k", "self"]
+    refused("no_alias", lambda: by.agg(hf.sum("x"), name="c"))
+    refused("no_aggregates", lambda: by.agg(name="c"))
     refused("not_an_aggregate", lambda: by.agg("x", name="b"))
     refused("not_an_aggregate", lambda: by.agg(n="x", name="b"))
     refused("not_a_name", lambda: by.agg(n=hf.count(), name=hf.count()))

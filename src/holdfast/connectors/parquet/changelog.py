@@ -47,7 +47,7 @@ def read_changelog(
         spark: the session that reads.
         path: of a Parquet sink, in its mode "changelog".
         as_of: the epoch after which the rows are asked for; None: the newest published one. An
-            epoch that published nothing shows the rows of the one before.
+            epoch that published nothing shows the rows of the one before, or none.
         storage_options: how an object store is reached, as in the sink.
 
     Returns:
@@ -75,8 +75,6 @@ def read_changelog(
     last = newest if as_of is None else min(as_of, newest)
     if as_of is not None and owner is not None:
         _check_apart(owner, last, root)
-    if min(epochs) > last:
-        raise _no_version(root, as_of, f"its first epoch is {min(epochs)}")
     frame = spark.read.parquet(_spark_path(root))
     return _folded(frame.where(f"{EPOCH} <= {last}").drop(EPOCH))
 

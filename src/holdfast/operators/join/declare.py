@@ -236,6 +236,14 @@ def _pairs(on: On) -> tuple[tuple[str, str], ...]:
         return ((on, on),)
     if isinstance(on, Mapping):
         return tuple(on.items())
+    if not isinstance(on, Sequence):
+        raise InvalidInputError(
+            "a join goes by names of columns",
+            kind="invalid_key",
+            value=repr(on)[:80],
+            remedy='on="column", on=["a", "b"] or on={"left column": "right column"}; another '
+            'condition is condition="SQL over the columns of both sides"',
+        )
     return tuple((name, name) for name in on)
 
 
