@@ -57,7 +57,7 @@ def test_rows_added_up_in_the_jvm_give_the_same_result(
     build = FrameBuilder._build
 
     def spy(self, plan, jobs):
-        used.append(set(self.condensing))
+        used.append(set(self.partially_aggregated))
         return build(self, plan, jobs)
 
     monkeypatch.setattr(FrameBuilder, "_build", spy)

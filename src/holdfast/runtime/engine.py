@@ -387,7 +387,7 @@ class Engine:
         check_partitions(controls, set(self._resolved), self._partitions)
         absorbed = absorb(controls, self._state, pending, self._shadow)
         self._partial_aggregation.note(absorbed.by_operator)
-        self._builder.condensing = self._partial_aggregation.operators()
+        self._builder.partially_aggregated = self._partial_aggregation.operators()
         return absorbed
 
     # Committing

@@ -95,7 +95,7 @@ class FrameBuilder:
         self._sink_places = sink_places
         self._direct = {s.name for s in graph.sinks if s.input.staged_by() is not None}
         self._feeding = _feeding(graph, self._direct)
-        self.condensing: set[str] = set()
+        self.partially_aggregated: set[str] = set()
         """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
         self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
@@ -232,7 +232,7 @@ class FrameBuilder:
         analyzed = self._analyzed[node.name]
         frame = analyzed.project([self._frame(found, plan, frames) for found in node.inputs])
         n = self._partitions
-        if node.name in self.condensing:
+        if node.name in self.partially_aggregated:
             partial = analyzed.partial_aggregate(frame)
             frame = frame if partial is None else partial
         if analyzed.task.timed:
@@ -261,7 +261,7 @@ class FrameBuilder:
             return ArrowMap(_body(spec), schema)(frame)
         # Adding up in the JVM changes the columns that come in.
         sinks = tuple(target.sink for target in spec.targets)
-        key = (spec.name, spec.emit, sinks, spec.name in self.condensing)
+        key = (spec.name, spec.emit, sinks, spec.name in self.partially_aggregated)
         made = self._maps.get(key)
         if made is None:
             made = self._maps[key] = ArrowMap(_body(spec), schema)

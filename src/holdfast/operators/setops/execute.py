@@ -45,7 +45,7 @@ RULES: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class SetTask(OperatorTask):
-    """Counts of both sides for each different row."""
+    """Counts of both sides for each distinct row."""
 
     name: str
     row: Any

@@ -3,7 +3,7 @@
 A pane is the time between two neighbouring bounds of windows. All rows of a pane are in the same
 windows, so the rows of one key and pane can become one row before it is copied into each of them.
 
-Rows of different weights stay apart, so that values are summed as they are.
+Rows with other weights stay apart, so that values are summed as they are.
 
 Invariants:
 - A fold sees the same sums, counts and extremes as from the single rows; where it must see single
