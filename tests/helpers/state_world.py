@@ -22,9 +22,9 @@ from holdfast.state import (
     BagPartition,
     CompactionPolicy,
     LatestPartition,
-    RunOptions,
     RunSource,
     RunTarget,
+    RunWriterOptions,
     TraceReader,
     TraceSchema,
     diff,
@@ -161,7 +161,7 @@ class World:
     seed: int = 0
     timed: bool = False
     storage: object = None
-    options: RunOptions = field(default_factory=lambda: RunOptions(rows_max=7))
+    options: RunWriterOptions = field(default_factory=lambda: RunWriterOptions(rows_max=7))
     cache: object = None
 
     def __post_init__(self):

@@ -278,6 +278,17 @@ def test_every_mutation_still_fits_the_source():
     ] == []
 
 
+def test_a_class_name_has_one_meaning():
+    """No two public classes of the source have the same name."""
+    places: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert len(places) > 300
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def _tables(tree: ast.Module) -> set[int]:
     """The last lines of constants at the top of a module."""
     ends = set()

@@ -30,7 +30,7 @@ from holdfast.state.run_info import RunTarget as RunTarget
 from holdfast.state.run_info import VnodeRange as VnodeRange
 from holdfast.state.run_reader import RunSource as RunSource
 from holdfast.state.run_reader import Verify as Verify
-from holdfast.state.run_writer import RunOptions as RunOptions
+from holdfast.state.run_writer import RunWriterOptions as RunWriterOptions
 from holdfast.state.scan import TraceScan as TraceScan
 from holdfast.state.schema import DELETED as DELETED
 from holdfast.state.schema import HASH as HASH

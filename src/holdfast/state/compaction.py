@@ -30,7 +30,7 @@ from holdfast.state.partition import (
     partition_range,
     run_slices,
 )
-from holdfast.state.run_writer import RunOptions, RunWriter
+from holdfast.state.run_writer import RunWriter, RunWriterOptions
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import views_of
 
@@ -206,7 +206,7 @@ def run_compaction(
     target: RunTarget,
     *,
     time_bound_us: int | None = None,
-    options: RunOptions | None = None,
+    options: RunWriterOptions | None = None,
     stopped: Callable[[], bool] = lambda: False,
 ) -> RunInfo | None:
     """Compact as planned; None when it was stopped. `target` names the file and the partition."""

@@ -89,7 +89,7 @@ class RunTotals(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunWriterOptions:
     """How runs are written.
 
     `rows_max` and `bytes_max` bound one record batch: smaller ones cost a little on each lookup,
@@ -172,13 +172,13 @@ class RunWriter:
         epochs: tuple[int, int] | None = None,
         generation: int = 0,
         snapshot: bool = False,
-        options: RunOptions | None = None,
+        options: RunWriterOptions | None = None,
     ) -> None:
         """Begin the run; `epochs` are the first and last that it speaks for."""
         self._schema, self._target, self._vnodes = schema, target, vnodes
         self._epochs = epochs or (target.epoch, target.epoch)
         self._generation, self._snapshot = generation, snapshot
-        self._options = options or RunOptions()
+        self._options = options or RunWriterOptions()
         self._path = target.path(snapshot=snapshot)
         self._storage, self._name = storage, object_path(target.pipeline, self._path)
         self._object = storage.create(self._name)
@@ -363,7 +363,7 @@ def write_run(
     vnodes: VnodeRange,
     *,
     snapshot: bool = False,
-    options: RunOptions | None = None,
+    options: RunWriterOptions | None = None,
 ) -> RunInfo:
     """Write one batch of stored rows, sorted by hash, as a run of the target's epoch."""
     invariant(rows.schema.names[0] == HASH, "rows are not stored rows")

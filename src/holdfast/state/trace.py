@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.state.live_counts import change_of
 from holdfast.state.partition import partition_range, run_slices
 from holdfast.state.run_view import RunView
-from holdfast.state.run_writer import RunOptions, write_run
+from holdfast.state.run_writer import RunWriterOptions, write_run
 from holdfast.state.schema import TraceKind
 from holdfast.state.time_index import due_rows
 
@@ -109,7 +109,7 @@ class TracePartition:
         storage: Storage,
         target: RunTarget,
         *,
-        options: RunOptions | None = None,
+        options: RunWriterOptions | None = None,
     ) -> RunInfo | None:
         """Write the updates as one new run; None when they come to nothing.
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.ids import RandomIds
-from holdfast.state import RunCache, RunOptions
+from holdfast.state import RunCache, RunWriterOptions
 from holdfast.storage.local.storage import LocalStorage
 from tests.helpers.effort import SOAK, examples
 from tests.helpers.state_world import KEYS, VALUES, World
@@ -122,7 +122,7 @@ def test_a_trace_is_what_its_model_says(kind, mode):
     @examples(20)
     @given(**SERIES)
     def run(steps, seed, keys, value, timed, compression):
-        options = RunOptions(rows_max=7, compression=compression)
+        options = RunWriterOptions(rows_max=7, compression=compression)
         play(World(kind, keys, value, mode, seed, timed, options=options), steps)
 
     run()
@@ -149,7 +149,7 @@ def test_local_files_and_cached_remote_files_give_the_same(kind, tmp_path):
     @examples(6)
     @given(**SERIES)
     def run(steps, seed, keys, value, timed, compression):
-        options = RunOptions(rows_max=7, compression=compression)
+        options = RunWriterOptions(rows_max=7, compression=compression)
         name = RandomIds().token()
         local = LocalStorage(tmp_path / name)
         play(World(kind, keys, value, "cut", seed, timed, storage=local, options=options), steps)

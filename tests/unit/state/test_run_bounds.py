@@ -19,7 +19,7 @@ from holdfast.state import run_writer as run
 from holdfast.state.arrow.message_bounds import UNPACKED_BYTES_MAX
 from holdfast.state.run_info import VnodeRange
 from holdfast.state.run_reader import Verify
-from holdfast.state.run_writer import RunOptions, write_run
+from holdfast.state.run_writer import RunWriterOptions, write_run
 from holdfast.storage import open_storage
 from tests.helpers.paths import child_environment
 
@@ -60,7 +60,7 @@ def _write(folder, values, **options):
         _rows(values),
         VnodeRange(0, 256),
         snapshot=True,
-        options=RunOptions(**options),
+        options=RunWriterOptions(**options),
     )
     return storage, info
 

@@ -14,9 +14,9 @@ from holdfast.ids import SeededIds
 from holdfast.state import (
     HASH,
     LatestPartition,
-    RunOptions,
     RunSource,
     RunTarget,
+    RunWriterOptions,
     TraceReader,
     TraceSchema,
     Verify,
@@ -33,7 +33,7 @@ def stored(request, tmp_path):
     """A world with one run on disk, plain or compressed, and the run's file."""
     world = World(
         "latest", ["string"], "list", seed=5, storage=LocalStorage(tmp_path),
-        options=RunOptions(rows_max=4, compression=request.param),
+        options=RunWriterOptions(rows_max=4, compression=request.param),
     )  # fmt: skip
     world.step(world.make_rows(30), 1)
     return world, world.storage.local_path(world.runs[0].path)

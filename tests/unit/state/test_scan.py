@@ -13,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, HoldfastError
-from holdfast.state import HASH, LatestPartition, RunOptions, RunSource, TraceReader, TraceSchema
+from holdfast.state import (
+    HASH,
+    LatestPartition,
+    RunSource,
+    RunWriterOptions,
+    TraceReader,
+    TraceSchema,
+)
 from holdfast.state.arrow.numpy_views import bits, indices, numbers
 from holdfast.state.arrow.prefetch import Prefetch
 from holdfast.state.scan import meet, plan_windows
@@ -39,7 +46,7 @@ def scanned(world):
 @pytest.mark.parametrize("kind", ["latest", "bag"])
 def test_a_flip_never_changes_what_a_scan_gives(kind, compression, tmp_path):
     """A flipped bit in any of several runs is a typed error that names the file, or no change."""
-    options = RunOptions(rows_max=4, compression=compression)
+    options = RunWriterOptions(rows_max=4, compression=compression)
     world = World(kind, ["int64"], "text", seed=5, storage=LocalStorage(tmp_path), options=options)
     world.step(world.make_rows(12), 1)
     world.step(world.make_rows(8), 1)
@@ -152,7 +159,7 @@ def test_a_scan_of_many_keys_equals_a_dict(tmp_path):
             attempt=ids.token(), epoch=epoch,
         )  # fmt: skip
         opened = LatestPartition.open(runs, RunSource(storage), schema)
-        options = RunOptions(rows_max=5_000)
+        options = RunWriterOptions(rows_max=5_000)
         runs.append(opened.apply(rows, storage, target, options=options))
         for key, value, dead in zip(keys.tolist(), values.tolist(), gone.tolist(), strict=True):
             model.pop(key, None)

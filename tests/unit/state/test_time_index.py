@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
-from holdfast.state import HASH, WEIGHT, LatestPartition, RunOptions, RunTarget, TraceSchema
+from holdfast.state import HASH, WEIGHT, LatestPartition, RunTarget, RunWriterOptions, TraceSchema
 from holdfast.state.run_reader import RunFile
 from tests.helpers.effort import examples
 from tests.helpers.state_world import EPOCH, World, canon, micros
@@ -73,7 +73,7 @@ def test_due_rows_are_those_of_the_model(kind, mode):
         compression=st.sampled_from([None, "lz4"]),
     )
     def run(steps, ranges, seed, compression):
-        options = RunOptions(rows_max=7, compression=compression)
+        options = RunWriterOptions(rows_max=7, compression=compression)
         world = World(kind, ["int8"], "int64", mode, seed, timed=True, options=options)
         partitions = 1
         for name, number in steps:
@@ -96,7 +96,7 @@ def test_due_rows_are_those_of_the_model(kind, mode):
 
 def timed_run(count=1000):
     """A trace of one run, its row i due at second i."""
-    world = World("latest", ["int64"], "int64", timed=True, options=RunOptions(rows_max=100))
+    world = World("latest", ["int64"], "int64", timed=True, options=RunWriterOptions(rows_max=100))
     at = pa.array([second(i) for i in range(count)], pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     hashes = np.arange(count, dtype=np.uint64) << np.uint64(50)
     rows = pa.table(
