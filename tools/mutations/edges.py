@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutate import Mutation
 
 SQL = "tests/integration/cli/test_sql_closed.py::"
+REFERENCE = "tests/integration/cli/test_reference.py::"
 VERBS = "tests/integration/cli/test_every_verb.py::"
 PLACES = "tests/unit/guard/test_locations.py::"
 BOMBS = "tests/unit/guard/test_bombs.py::"
@@ -95,14 +96,40 @@ MUTATIONS = [
     # One way to end
     Mutation(
         VERBS + "test_streams_that_cannot_be_written",
-        "cli/main.py",
-        '        write("")\n',
-        "",
+        "cli/output.py",
+        'raise OutputError(getattr(error, "strerror", None) or "it is closed") from error',
+        "return bool(error is None)",
     ),
     Mutation(
         VERBS + "test_bad_places_and_options",
         "cli/failures.py",
         "    if as_json:\n        wrong = InvalidInputError",
         "    if not as_json:\n        wrong = InvalidInputError",
+    ),
+    # One grammar for naming a checkpoint
+    Mutation(
+        REFERENCE + "test_a_label_wins_over_an_epoch_and_over_a_time",
+        "checkpoint/reference.py",
+        "        if not found and _TIME.fullmatch(text):",
+        "        if _TIME.fullmatch(text):",
+    ),
+    Mutation(
+        REFERENCE + "test_the_library_takes_the_same_names",
+        "checkpoint/recovery/plan.py",
+        'if options.resume is not None else "abandoned"',
+        'if options.resume else "abandoned"',
+    ),
+    Mutation(
+        REFERENCE + "test_a_time_without_a_zone_is_utc",
+        "checkpoint/reference.py",
+        "        moment = moment.replace(tzinfo=UTC)",
+        "        moment = moment.replace(tzinfo=UTC) + timedelta(hours=1)",
+    ),
+    # One file for a command
+    Mutation(
+        "tests/integration/cli/test_own_command.py::test_listing_imports_no_command",
+        "cli/app.py",
+        "        return file.readline().strip().strip('\"')\n",
+        "        return (load(name).help or file.readline()).split('\\n')[0]\n",
     ),
 ]
