@@ -20,11 +20,12 @@ from typing import Any
 from holdfast.api.view import View
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock
 from holdfast.connectors.base import SourceReader
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.documents import Summary
 from holdfast.format.topology import Topology
+from holdfast.ids import IdSource
 from holdfast.operators.base import Analyzed
 from holdfast.operators.columns import WEIGHT
 from holdfast.runtime.checkpoint_marks import check_tables, checked_marks, table_digests
@@ -82,6 +83,8 @@ class Launch:
     session: Callable[[], Any]
     resolve: Callable[[], dict[str, Analyzed]]
     partitions: Callable[[Any], int]
+    clock: Clock
+    ids: IdSource
 
     @property
     def pipeline(self) -> str:
@@ -151,6 +154,8 @@ class Launch:
                         takeover=options.takeover,
                         options=self._options,
                         spark=spark.version,
+                        clock=self.clock,
+                        ids=self.ids,
                     )
                 ) as store,
                 closing(
@@ -167,12 +172,14 @@ class Launch:
                         on_epoch=options.on_epoch,
                         on_checkpoint=options.on_checkpoint,
                         marks=marks,
+                        clock=self.clock,
+                        ids=self.ids,
                     )
                 ) as engine,
             ):
                 notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
                 self._begin(engine, store, planner, asked, topology, notes, options)
-                _loop(engine, options)
+                _loop(engine, options, self.clock)
                 engine.finish()
                 engine.summary.notes.extend(classic.notes())
                 engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
@@ -219,7 +226,7 @@ class Launch:
         """The id of the checkpoint that a user names."""
         if ref is None:
             return None
-        return find_checkpoint(self.reader(), ref, SystemClock().wall_us()).checkpoint
+        return find_checkpoint(self.reader(), ref, self.clock.wall_us()).checkpoint
 
     def _planner(self) -> StartPlanner:
         return StartPlanner(self.graph, self.place, self.settings, self.resolve)
@@ -265,6 +272,8 @@ class Launch:
             takeover=takeover,
             options=self._options,
             spark=spark.version,
+            clock=self.clock,
+            ids=self.ids,
         ) as store:
             outputs.look(planner.history(store), store.reader, store.list(), frozenset())
             if outputs.decisions[sink].action != "continue":
@@ -299,7 +308,7 @@ def store_location(
     return StorageLocation(url, dict(storage_options or {}), cached)
 
 
-def _loop(engine: Engine, options: RunOptions) -> None:
+def _loop(engine: Engine, options: RunOptions, clock: Clock) -> None:
     epochs, count = options.epochs, 0
     while not options.stop() and (epochs is None or count < epochs):
         last = epochs is not None and count + 1 == epochs
@@ -307,7 +316,7 @@ def _loop(engine: Engine, options: RunOptions) -> None:
             count += 1
         elif options.forever:
             engine.finish(last=False)
-            time.sleep(options.poll_ms / 1_000)
+            clock.sleep_ms(options.poll_ms)
         else:
             return
 

@@ -14,12 +14,12 @@ from holdfast.api.stream import Stream
 from holdfast.api.view import View
 from holdfast.checkpoint import StoreReader
 from holdfast.checkpoint.reference import find_checkpoint
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.base import Sink, Source
 from holdfast.display import html_table, listed, short, shown, shown_html
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError, NotFoundError
-from holdfast.ids import VNODE_COUNT
+from holdfast.ids import VNODE_COUNT, IdSource, RandomIds
 from holdfast.operators.base import Analyzed
 from holdfast.operators.declaration import SinkNode, SourceNode, checked_names
 from holdfast.runtime.analysis import analyze
@@ -51,6 +51,8 @@ class Pipeline:
         spark_config: settings of the session that it opens.
         storage_options: how the store is reached, for object stores.
         cache: where runs of a remote store are kept on the executors' disks.
+        clock: where time and waiting come from; by default the machine's.
+        ids: where checkpoint ids come from, by default random; with both a run can be replayed.
 
     Raises:
         InvalidInputError: a name, address or setting can never work.
@@ -73,6 +75,8 @@ class Pipeline:
         spark_config: Mapping[str, str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
         cache: str | PathLike[str] | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
     ) -> None:
         self._graph = Graph(name)
         self.name = name
@@ -95,6 +99,8 @@ class Pipeline:
             session=self.session,
             resolve=self.resolve,
             partitions=self._count,
+            clock=clock or SystemClock(),
+            ids=ids or RandomIds(),
         )
 
     def __repr__(self) -> str:
@@ -108,8 +114,7 @@ class Pipeline:
             "sinks": [node.name for node in graph.sinks],
         }
         texts = [f"{what}: {listed(names, 5)}" for what, names in parts.items() if names]
-        head = f"Pipeline {self.name} in {short(self._place.url)}"
-        return f"<{'; '.join([head, *texts])}>"
+        return f"<{'; '.join([f'Pipeline {self.name} in {short(self._place.url)}', *texts])}>"
 
     def _repr_html_(self) -> str:
         return shown_html(self, self._html)
@@ -469,7 +474,7 @@ class Pipeline:
                 known=",".join(self.resolve()) or "none",
             )
         reader = self.reader()
-        at_summary = find_checkpoint(reader, at, SystemClock().wall_us())
+        at_summary = find_checkpoint(reader, at, self._launch.clock.wall_us())
         return self._launch.view(resolved, reader, at_summary)
 
 

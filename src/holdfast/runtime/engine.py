@@ -17,11 +17,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from holdfast.checkpoint import Store
+from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.base import SourceReader, Split, rows_of
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
-from holdfast.ids import RandomIds
+from holdfast.ids import IdSource, RandomIds
 from holdfast.operators.base import Analyzed
 from holdfast.runtime.backfill import BackfillEpoch, plan_backfill
 from holdfast.runtime.checkpoint_marks import Marks
@@ -72,6 +73,8 @@ class Engine:
         on_epoch: Callable[[EpochReport], None] | None = None,
         on_checkpoint: Callable[[CheckpointReport], None] | None = None,
         marks: Marks | None = None,
+        clock: Clock | None = None,
+        ids: IdSource | None = None,
     ) -> None:
         """Take over an opened store; call `start` next."""
         self._marks, self._explain = marks or Marks(), explainer(readers, spark)
@@ -81,7 +84,7 @@ class Engine:
         self._outputs, self._writers = outputs, outputs.writers
         self._on_epoch = on_epoch or (lambda _: None)
         self._on_checkpoint = on_checkpoint or (lambda _: None)
-        self._watermarks = Watermarks(graph.sources)
+        self._watermarks = Watermarks(graph.sources, clock or SystemClock())
         self._builder = FrameBuilder(
             spark,
             graph,
@@ -91,12 +94,15 @@ class Engine:
             partitions=partitions,
             durable=durable_tasks,
             sink_places={name: w.staging("")[0] for name, w in outputs.writers.items()},
+            clock=self._watermarks.clock,
         )
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
         self._partial_aggregation = PartialAggregationPolicy()
         self._schedule = store.schedule()
-        self._compactor = Compactor(place, graph.pipeline, partitions, RandomIds(), store.reserve)
+        self._compactor = Compactor(
+            place, graph.pipeline, partitions, ids or RandomIds(), store.reserve
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._commit: Future[float] | None = None
         self._pending: PendingCheckpoint | None = None

@@ -20,6 +20,7 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 from pyspark.sql import types as T  # noqa: N812
 
+from holdfast.clock import Clock
 from holdfast.connectors.base import SourceReader, Split
 from holdfast.connectors.staging import Target
 from holdfast.operators.base import Analyzed
@@ -85,6 +86,7 @@ class FrameBuilder:
         partitions: int,
         durable: bool,
         sink_places: Mapping[str, StorageLocation],
+        clock: Clock,
     ) -> None:
         """Remember what stays the same between epochs."""
         self._spark = spark
@@ -92,7 +94,7 @@ class FrameBuilder:
         self._analyzed = analyzed
         self._readers = readers
         self._place, self._partitions, self._durable = place, partitions, durable
-        self._sink_places = sink_places
+        self._sink_places, self._clock = sink_places, clock
         self._direct = {s.name for s in graph.sinks if s.input.staged_by() is not None}
         self._feeding = _feeding(graph, self._direct)
         self.partially_aggregated: set[str] = set()
@@ -314,7 +316,7 @@ class FrameBuilder:
             kind = self._time_kinds.get(name)
             if kind is None:
                 kind = self._time_kinds[name] = time_kind(node, rows)
-            rows, plan.observed[name] = observe(node, rows, kind)
+            rows, plan.observed[name] = observe(node, rows, kind, self._clock)
         elif split.rows is None and not (self.classic and is_on("row counts")):
             rows, plan.observed[name] = count_rows(rows)
         return rows

@@ -19,7 +19,6 @@ from holdfast.errors import InvalidInputError
 from holdfast.operators.declaration import SourceNode
 from holdfast.spark.time_zones import micros_sql
 
-_clock: Clock = SystemClock()
 log = logging.getLogger("holdfast.pipeline")
 
 
@@ -70,7 +69,7 @@ def _same(name: str, other: str | None) -> bool:
     return other is not None and name.lower() == other.lower()
 
 
-def observe(node: SourceNode, frame: Any, kind: str) -> tuple[Any, Observed]:
+def observe(node: SourceNode, frame: Any, kind: str, clock: Clock) -> tuple[Any, Observed]:
     """Watch the rows and event times of a source go by, without a job of its own."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -80,7 +79,7 @@ def observe(node: SourceNode, frame: Any, kind: str) -> tuple[Any, Observed]:
     if node.future_us is not None:
         # Spark writes numbers into the code that it generates, and would compile new code for each
         # new limit; a struct is handed to the code next to it.
-        limit = f"named_struct('us', {_clock.wall_us() + node.future_us}L)"
+        limit = f"named_struct('us', {clock.wall_us() + node.future_us}L)"
         inside, beyond = (f"named_struct('us', {times}) {sign} {limit}" for sign in ("<=", ">"))
     watched = Observation()
     seen = frame.observe(
