@@ -300,8 +300,11 @@ class Stream(SetSteps):
             ...     rows = {"customer": list(before), "n": list(before.values())}
             ...     return pa.table(rows), pa.table(rows)
             >>> orders.apply(
-            ...     count, key="customer", state_schema="n long",
-            ...     output_schema="customer string, n long", name="counts",
+            ...     count,
+            ...     key="customer",
+            ...     state_schema="n long",
+            ...     output_schema="customer string, n long",
+            ...     name="counts",
             ... ).columns
             ['customer', 'n']
         """
