@@ -299,13 +299,8 @@ class Stream(SetSteps):
             ...         before[customer] = before.get(customer, 0) + 1
             ...     rows = {"customer": list(before), "n": list(before.values())}
             ...     return pa.table(rows), pa.table(rows)
-            >>> orders.apply(
-            ...     count,
-            ...     key="customer",
-            ...     state_schema="n long",
-            ...     output_schema="customer string, n long",
-            ...     name="counts",
-            ... ).columns
+            >>> schemas = {"state_schema": "n long", "output_schema": "customer string, n long"}
+            >>> orders.apply(count, key="customer", name="counts", **schemas).columns
             ['customer', 'n']
         """
         node = apply(
