@@ -45,8 +45,8 @@ def build(home, spark, *, partitions: int, weighted: bool) -> hf.Pipeline:
 
 
 def holistic(spark) -> list[str]:
-    """Columns that are compared: Spark 4.0 rounds what lies between two values otherwise."""
-    return [name for name in HOLISTIC if name != "p" or not spark.version.startswith("4.0.")]
+    """Columns that are compared: before 4.3 Spark rounds what lies between two values otherwise."""
+    return [name for name in HOLISTIC if name != "p" or spark.version >= "4.3"]
 
 
 def batch(spark, live: Counter) -> dict[str, Counter]:

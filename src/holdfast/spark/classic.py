@@ -383,7 +383,8 @@ class JavaCause:
 def causes_of(error: Exception) -> list[JavaCause]:
     """The causes of an error of Spark, the outermost first; empty where there is no JVM to ask."""
     module = type(error).__module__
-    if not module.startswith("py4j") and not module.endswith(".captured"):
+    thrown = type(error).__name__ == "Py4JJavaError"  # others of the bridge have no cause in Java
+    if not thrown and not module.endswith(".captured"):
         return []
     return _either("error causes", lambda: _causes(error), list)
 

@@ -165,3 +165,12 @@ def test_without_its_private_names_a_query_must_be_told_its_location(
     finally:
         query.stop()
     assert len(attachment.saved) == 1
+
+
+def test_a_bridge_that_breaks_off_turns_nothing_off() -> None:
+    """An error of the bridge itself has no cause in Java, and no name is missing."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+
+    assert classic.causes_of(Py4JError("An error occurred while calling o1.collect")) == []
+    assert classic.causes_of(Py4JNetworkError("Answer from Java side is empty")) == []
+    assert classic.turned_off() == {}
