@@ -11,7 +11,7 @@ from holdfast.checkpoint import verify_store
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader
 from holdfast.storage import MemoryStorage
-from tests.helpers.effort import SOAK
+from tests.helpers.effort import SOAK, every
 from tests.helpers.scenes import PIPELINE, SETTINGS, World, assert_verified
 
 
@@ -78,15 +78,15 @@ def flipped(content, position, bit):
 
 def test_one_flipped_bit_in_every_byte_is_found():
     """For every byte of every file, flipping one bit is found by deep verification."""
-    missed, tried = [], 0
+    missed, tried, step = [], 0, every(1, 1, 9)
     for path in paths():
         content = store()._objects[path]
-        for position in range(len(content)):
+        for position in range(0, len(content), step):
             tried += 1
             if not found(path, flipped(content, position, position % 8)):
                 missed.append((path, position, position % 8))
     assert missed == []
-    assert tried == sum(len(content) for content in store()._objects.values()) > 5_000
+    assert tried * step >= sum(len(content) for content in store()._objects.values()) > 5_000
 
 
 def test_every_bit_of_the_format_field_is_found():
