@@ -2,6 +2,7 @@
 
 Invariants:
 - What is shown has a bound; text of others is escaped; showing never fails.
+- What cannot be printed shows as U+FFFD: XML, terminals and pages take no control characters.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TEXT_MAX = 80
 
 def short(value: object, limit: int = TEXT_MAX) -> str:
     """A value as one line of text, cut in the middle where it is too long."""
-    text = " ".join(str(value).split())
+    text = "".join(c if c.isprintable() else "\ufffd" for c in " ".join(str(value).split()))
     if len(text) <= limit:
         return text
     end = limit // 3

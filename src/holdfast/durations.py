@@ -27,6 +27,9 @@ _PART = r"(\d+)\s*([a-z]+)"
 _TEXT = re.compile(rf"\s*{_PART}(?:\s*{_PART})*\s*", re.IGNORECASE)
 _PARTS = re.compile(_PART, re.IGNORECASE)
 _MICROSECOND = timedelta(microseconds=1)
+_TEXT_MAX = 200
+LONGEST_US = 1_000_000 * 86_400_000_000
+"""The longest duration: added to or taken from a time of today, it still fits 64 bits."""
 
 
 def duration_us(duration: Duration) -> int:
@@ -37,7 +40,7 @@ def duration_us(duration: Duration) -> int:
             Units are us, ms, s, m, h, d, w and their names.
 
     Returns:
-        A whole number, not negative.
+        A whole number, not negative and at most a million days.
 
     Raises:
         InvalidInputError: It is something else (`invalid_duration`).
@@ -47,16 +50,24 @@ def duration_us(duration: Duration) -> int:
         >>> duration_us("90 minutes") == duration_us("1h 30m")
         True
     """
-    if isinstance(duration, timedelta) and duration >= timedelta(0):
-        return duration // _MICROSECOND
-    if isinstance(duration, str) and _TEXT.fullmatch(duration):
-        parts = [(number, name.lower()) for number, name in _PARTS.findall(duration)]
-        if all(name in _UNITS_US for _, name in parts):
-            return sum(int(number) * _UNITS_US[name] for number, name in parts)
+    length_us = _microseconds(duration)
+    if length_us is not None and 0 <= length_us <= LONGEST_US:
+        return length_us
     raise InvalidInputError(
         "not a duration",
         kind="invalid_duration",
         value=repr(duration)[:60],
         remedy="write it like '10 minutes' or '2h': milliseconds, seconds, minutes, hours, days, "
-        "weeks; or give a timedelta that is not negative",
+        "weeks; or give a timedelta that is not negative; at most 1000000 days",
     )
+
+
+def _microseconds(duration: object) -> int | None:
+    if isinstance(duration, timedelta):
+        return duration // _MICROSECOND
+    if not isinstance(duration, str) or len(duration) > _TEXT_MAX or not _TEXT.fullmatch(duration):
+        return None
+    parts = [(number, name.lower()) for number, name in _PARTS.findall(duration)]
+    if not all(name in _UNITS_US for _, name in parts):
+        return None
+    return sum(int(number) * _UNITS_US[name] for number, name in parts)

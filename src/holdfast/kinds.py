@@ -296,6 +296,7 @@ foreign_stream | InvalidInput | the stream belongs to another pipeline, or is no
 history_lost | InvalidInput | files that were read are gone or forgotten, so a new operator cannot be filled from them | bring them back, let a new output begin empty (`outputs={"sink": "empty"}`), or start a new pipeline
 incomplete_pipeline | InvalidInput | the pipeline lacks a part | the message says which
 invalid_alias | InvalidInput | the name of an aggregate's column is not text | `hf.sum("amount").alias("total")`
+invalid_argument | InvalidInput | an argument has a type that it cannot have | see the remedy
 invalid_bound | InvalidInput | time and bound of a dedupe do not go together, or `within` is not an interval | give both or neither; `hf.interval(...)`
 invalid_collect_limit | InvalidInput | `collect_list` or `collect_set` without a usable bound | say how many values it may hold
 invalid_column | InvalidInput | an option of a journal sink is neither a column nor a fixed text | give the name of a column, or a text after `=`
@@ -304,7 +305,7 @@ invalid_expression | InvalidInput | an expression is neither SQL text nor a PySp
 invalid_generator | InvalidInput | a generator needs columns and a positive number of rows | correct it
 invalid_k | InvalidInput | top_k with a number of rows that cannot be | give 1 to 1,000,000
 invalid_key | InvalidInput | a stream is grouped by something else than names and a window | name an expression first by `with_columns`
-invalid_limit | InvalidInput | limits of a source must be positive | correct them
+invalid_limit | InvalidInput | a limit of a source or a sink is no whole number, or too small | correct them
 invalid_option | InvalidInput | an option of a source or of Spark's reader is unknown, misspelled, or hides files or rows | see the remedy
 invalid_order | InvalidInput | not a term of an ordering | write it like `amount desc` or `at asc nulls last`
 invalid_percentage | InvalidInput | a percentage that is no number from 0 to 1 | correct it

@@ -24,6 +24,7 @@ LEAVES = {
     "clock",
     "settings",
     "failpoints",
+    "arguments",
     "durations",
     "display",
     "version",

@@ -445,8 +445,8 @@ MUTATIONS = [
     _d(
         "test_a_read_only_command_helpfully_writes",
         "checkpoint/reader.py",
-        "        open_storage(root, create=False, options=options)\n",
-        "        open_storage(root, create=True, options=options)\n",
+        "    storage = storage_at(root, create=False, options=options)\n",
+        "    storage = storage_at(root, create=True, options=options)\n",
     ),
     _d(
         "test_a_second_writer_on_the_same_machine_waits_for_nothing_and_breaks_nothing",

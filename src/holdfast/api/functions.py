@@ -236,7 +236,9 @@ def percentile(expression: str, percentage: float | Sequence[float]) -> Aggregat
         ['customer', 'points']
     """
     several = not isinstance(percentage, (int, float))
-    points = (percentage,) if isinstance(percentage, (int, float)) else tuple(percentage)
+    if several and not isinstance(percentage, (list, tuple)):
+        raise _not_percentage(percentage)
+    points = tuple(percentage) if isinstance(percentage, (list, tuple)) else (percentage,)
     for point in points:
         if isinstance(point, bool) or not isinstance(point, (int, float)) or not 0 <= point <= 1:
             raise _not_percentage(point)
@@ -248,7 +250,10 @@ def percentile(expression: str, percentage: float | Sequence[float]) -> Aggregat
 
 def _not_percentage(value: object) -> InvalidInputError:
     return InvalidInputError(
-        "a percentage is a number from 0 to 1", kind="invalid_percentage", value=repr(value)[:40]
+        "a percentage is a number from 0 to 1",
+        kind="invalid_percentage",
+        value=repr(value)[:40],
+        remedy="give a number such as 0.5, or a list of them",
     )
 
 
@@ -398,7 +403,8 @@ def udaf(
         >>> orders.group_by("customer").agg(span=widest, name="spans").columns
         ['customer', 'span']
     """
-    if not callable(function) or isinstance(inputs, str) or not inputs:
+    texts = isinstance(inputs, Sequence) and all(isinstance(text, str) for text in inputs)
+    if not callable(function) or isinstance(inputs, str) or not inputs or not texts:
         raise InvalidInputError(
             "an aggregate of your own needs a function and inputs",
             kind="invalid_udaf",

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.api.view import View
+from holdfast.arguments import value_map
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import Clock
@@ -305,7 +306,7 @@ def store_location(
             store=store,
             remedy="use a directory, s3://, gs:// or az://",
         )
-    return StorageLocation(url, dict(storage_options or {}), cached)
+    return StorageLocation(url, value_map(storage_options, "storage_options"), cached)
 
 
 def _loop(engine: Engine, options: RunOptions, clock: Clock) -> None:

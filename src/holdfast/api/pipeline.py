@@ -12,6 +12,7 @@ from holdfast.api.launch import CheckpointRef, Launch, RunOptions, store_locatio
 from holdfast.api.spelling import keywords
 from holdfast.api.stream import Stream
 from holdfast.api.view import View
+from holdfast.arguments import instance_of, value_map, whole_number
 from holdfast.checkpoint import StoreReader
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import Clock, SystemClock
@@ -80,7 +81,8 @@ class Pipeline:
     ) -> None:
         self._graph = Graph(name)
         self.name = name
-        self.settings = (settings or Settings()).for_pipeline()
+        given = Settings() if settings is None else settings
+        self.settings = instance_of(given, Settings, "settings", "hf.Settings(...)").for_pipeline()
         self._partitions = None if partitions is None else _check_partitions(partitions)
         if not self.settings.incremental:
             raise InvalidInputError(
@@ -88,7 +90,7 @@ class Pipeline:
                 kind="not_incremental",
                 remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
             )
-        self._master, self._config = master, dict(spark_config or {})
+        self._master, self._config = master, value_map(spark_config, "spark_config")
         self._spark: Any = spark
         self._resolved: tuple[tuple[int, ...], dict[str, Analyzed]] | None = None
         self._place = store_location(location_text(store), storage_options, cache)
@@ -202,7 +204,10 @@ class Pipeline:
             )
         if stream._graph is not self._graph:  # noqa: SLF001 - one family
             raise InvalidInputError(
-                "the stream belongs to another pipeline", kind="foreign_stream", sink=name
+                "the stream belongs to another pipeline",
+                kind="foreign_stream",
+                sink=name,
+                remedy="give a stream of this pipeline",
             )
         _check_connector(connector, Sink, "sink", name)
         node = SinkNode(
@@ -490,11 +495,6 @@ def _check_connector(connector: object, wanted: type, what: str, name: str) -> N
 
 
 def _check_partitions(partitions: int) -> int:
-    if not 1 <= partitions <= VNODE_COUNT:
-        raise InvalidInputError(
-            "the number of partitions is out of range",
-            kind="invalid_partitions",
-            partitions=partitions,
-            limit=VNODE_COUNT,
-        )
-    return partitions
+    return whole_number(
+        partitions, "partitions", least=1, most=VNODE_COUNT, kind="invalid_partitions"
+    )

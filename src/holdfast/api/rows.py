@@ -12,6 +12,7 @@ from holdfast.api.columns import (
     plain_names,
     spark_column,
 )
+from holdfast.arguments import several, text_of, value_map
 from holdfast.display import html_table, listed, short, shown, shown_html
 from holdfast.errors import InvalidInputError
 from holdfast.operators.columns import WEIGHT
@@ -154,7 +155,7 @@ class RowSteps:
             >>> orders.with_columns(day="date(at)", cents="bigint(amount * 100)").columns
             ['customer', 'amount', 'at', 'day', 'cents']
         """
-        given: dict[str, Expression] = {**(columns or {}), **expressions}
+        given: dict[str, Expression] = {**value_map(columns, "columns"), **expressions}
         if not given:
             raise InvalidInputError(
                 "with_columns needs a column",
@@ -194,7 +195,7 @@ class RowSteps:
             >>> orders.withColumn("day", "date(at)").columns
             ['customer', 'amount', 'at', 'day']
         """
-        return self.with_columns({colName: col})
+        return self.with_columns({text_of(colName, "colName", "withColumn", "day"): col})
 
     def drop(self, *columns: str) -> Self:
         """All columns but these; names that are not there change nothing, as in PySpark.
@@ -316,15 +317,15 @@ class RowSteps:
             >>> countries = spark.createDataFrame([("ann", "NZ")], schema)
             >>> known = orders.join_static(countries, "customer", "left", name="countries")
         """
-        text = STATIC_HOWS.get(how)
+        text = STATIC_HOWS.get(how) if isinstance(how, str) else None
         if text is None:
             raise InvalidInputError(
                 "a static join must keep the stream on its left side",
                 kind="unsupported_join",
-                how=how,
+                how=repr(how)[:60],
                 remedy="use inner, left, left_semi or left_anti",
             )
-        keys = [on] if isinstance(on, str) else list(on)
+        keys = [*several(on, "on", name)]
         checked_names(keys, self.node, name)
 
         def frame(spark: Any) -> Any:
@@ -369,4 +370,6 @@ class RowSteps:
                 kind="foreign_stream",
                 operator=owner,
                 value=repr(other)[:80],
+                remedy="declare both sides with sources of one pipeline; a DataFrame goes into "
+                "join_static",
             )

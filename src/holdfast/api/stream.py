@@ -9,6 +9,7 @@ from holdfast.api.columns import is_column
 from holdfast.api.grouped import Grouped
 from holdfast.api.sets import SetSteps
 from holdfast.api.spelling import STREAM_USES, unknown_name
+from holdfast.arguments import instance_of, several
 from holdfast.durations import Duration
 from holdfast.errors import InvalidInputError
 from holdfast.operators.apply.declare import apply
@@ -193,8 +194,7 @@ class Stream(SetSteps):
         """
         if subset is None:
             return self.distinct(name=name)
-        keys = (subset,) if isinstance(subset, str) else tuple(subset)
-        return self.dedupe(*keys, name=name)
+        return self.dedupe(*several(subset, "subset", name), name=name)
 
     def top_k(
         self,
@@ -336,4 +336,6 @@ class Stream(SetSteps):
             >>> orders.operator(mine).columns
             ['customer', 'amount', 'at']
         """
+        wanted: type[Declaration] = Declaration  # type: ignore[type-abstract]
+        instance_of(declaration, wanted, "declaration", "a class of yours that is a Declaration")
         return self._added(declaration)

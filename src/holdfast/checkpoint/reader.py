@@ -48,7 +48,7 @@ from holdfast.format.manifest import (
 from holdfast.format.validate import validate
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage.base import StorageReader
-from holdfast.storage.open import open_storage
+from holdfast.storage.open import storage_at
 
 _GONE = ("not_found", "run_missing")
 
@@ -368,11 +368,7 @@ def read_store(
     options: dict[str, Any] | None = None,
 ) -> StoreReader:
     """Open a pipeline's checkpoints for reading. Never writes, never needs a running cluster."""
-    storage = (
-        open_storage(root, create=False, options=options)
-        if isinstance(root, (str, PathLike))
-        else root
-    )
+    storage = storage_at(root, create=False, options=options)
     reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     reader.header()
     return reader
@@ -382,11 +378,7 @@ def list_pipelines(
     root: str | PathLike[str] | StorageReader, *, damaged: bool = False, **options: Any
 ) -> list[str]:
     """Names of the pipelines below a root; with `damaged` also those that lost their header."""
-    storage = (
-        open_storage(root, create=False, options=options or None)
-        if isinstance(root, (str, PathLike))
-        else root
-    )
+    storage = storage_at(root, create=False, options=options or None)
     return [name for name in _directories(storage) if _is_pipeline(storage, name, damaged=damaged)]
 
 

@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.connectors.base import Backlog, Source, SourceReader, Split
 from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import CounterPosition, Position
-from holdfast.spark.ddl import check_columns
+from holdfast.spark.ddl import check_columns, check_weight, quoted
 
 _HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")
@@ -39,22 +40,23 @@ class Generator(Source):
         weight: str | None = None,
     ) -> None:
         """Refuse what can never work."""
-        if not columns or rows_per_epoch < 1 or (rows is not None and rows < 0):
+        columns = value_map(columns, "columns")
+        whole_number(rows_per_epoch, "rows_per_epoch", least=1, kind="invalid_generator")
+        whole_number(0 if rows is None else rows, "rows", least=0, kind="invalid_generator")
+        whole_number(seed, "seed", least=-(2**63), most=2**63 - 1, kind="invalid_generator")
+        if not columns or not all(isinstance(text, str) for text in columns.values()):
             raise InvalidInputError(
-                "a generator needs columns, and a positive number of rows per epoch",
+                "a generator needs columns as SQL text",
                 kind="invalid_generator",
                 remedy='for example Generator({"n": "id"}, rows=1000, rows_per_epoch=100)',
             )
         self.columns_sql = dict(columns)
         self.rows, self.rows_per_epoch = rows, rows_per_epoch
-        self.seed, self.weight = int(seed), weight
+        self.seed, self.weight = seed, weight
         check_columns(self.columns(), "generator")
         texts = ", ".join(f"{name} = {text}" for name, text in self.columns_sql.items())
         self.schema_text = f"{texts}; seed {self.seed}"  # the expressions stand for the schema
-        if weight is not None and weight not in columns:
-            raise InvalidInputError(
-                "the weight is not one of the columns", kind="unknown_column", column=weight
-            )
+        check_weight(weight, list(columns))
 
     def columns(self) -> list[str]:
         """Column names without the weight."""
@@ -67,7 +69,7 @@ class Generator(Source):
     def rows_between(self, spark: Any, start: int, stop: int) -> Any:
         """Rows by number."""
         texts = [
-            f"{_SEED.sub(str(self.seed) + 'L', text)} AS `{name}`"
+            f"{_SEED.sub(str(self.seed) + 'L', text)} AS {quoted(name)}"
             for name, text in self.columns_sql.items()
         ]
         return spark.range(start, stop).selectExpr(*texts)

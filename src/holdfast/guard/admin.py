@@ -33,7 +33,7 @@ from holdfast.guard.spark_files.state_inspect import (
 )
 from holdfast.settings import Settings
 from holdfast.storage.base import Storage
-from holdfast.storage.open import open_storage
+from holdfast.storage.open import storage_at
 
 
 @dataclass
@@ -216,9 +216,5 @@ def _writable(
     name: str | None,
     options: dict[str, Any] | None,
 ) -> tuple[Savepoints, Storage]:
-    storage = (
-        open_storage(store, create=False, options=options)
-        if isinstance(store, (str, PathLike))
-        else store
-    )
+    storage = storage_at(store, create=False, options=options)
     return Savepoints.open(storage, location=location, name=name), storage

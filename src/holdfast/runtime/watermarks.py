@@ -17,6 +17,7 @@ from typing import Any
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidInputError
 from holdfast.operators.declaration import SourceNode
+from holdfast.spark.ddl import quoted
 from holdfast.spark.time_zones import micros_sql
 
 log = logging.getLogger("holdfast.pipeline")
@@ -74,7 +75,7 @@ def observe(node: SourceNode, frame: Any, kind: str, clock: Clock) -> tuple[Any,
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
-    times = micros_sql(f"`{node.event_time}`", kind)
+    times = micros_sql(quoted(str(node.event_time)), kind)
     inside, beyond = "true", "false"
     if node.future_us is not None:
         # Spark writes numbers into the code that it generates, and would compile new code for each

@@ -68,7 +68,7 @@ def _ddl(kind: Any) -> str:
 
 
 def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name}`"
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else quoted(name)
 
 
 _SIZED_TEXT = re.compile(r"(?:^|[\s:<,])((?:var)?char(?:acter)?)\s*\(", re.IGNORECASE)
@@ -136,6 +136,18 @@ def _check_unique(names: list[str], owner: str) -> None:
                 column=name,
                 remedy="give each column a name of its own",
             )
+
+
+def check_weight(weight: str | None, names: list[str]) -> None:
+    """The weight of a source is one of its columns."""
+    if weight is not None and weight not in names:
+        raise InvalidInputError(
+            "the weight is not one of the columns",
+            kind="unknown_column",
+            column=repr(weight)[:80],
+            known=",".join(names),
+            remedy="add the column to the schema of the source, or correct the name",
+        )
 
 
 def check_known(wanted: list[str], known: list[str] | None, owner: str) -> None:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
-from typing import Any
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import InvalidInputError
@@ -18,6 +18,7 @@ from holdfast.storage.base import Storage
 from holdfast.storage.local.storage import BarrierMode, LocalStorage
 from holdfast.storage.memory import MemoryStorage
 
+R = TypeVar("R")
 _memory: dict[str, MemoryStorage] = {}
 _memory_lock = threading.Lock()
 
@@ -57,14 +58,26 @@ def storage_of(location: StorageLocation) -> Storage:
 def location_text(location: str | PathLike[str]) -> str:
     """A path or an address as text; refuses what is neither."""
     try:
-        return fspath(location)
-    except TypeError as error:
-        raise InvalidInputError(
-            "not a path",
-            kind="bad_url",
-            value=repr(location)[:80],
-            remedy="give text or a PathLike: a directory, or an address such as s3://bucket/prefix",
-        ) from error
+        text: object = fspath(location)
+    except TypeError:
+        text = None
+    if isinstance(text, str) and text and "\0" not in text:
+        return text
+    raise InvalidInputError(
+        "not a path",
+        kind="bad_url",
+        value=repr(location)[:80],
+        remedy="give text or a PathLike: a directory, or an address such as s3://bucket/prefix",
+    )
+
+
+def storage_at(
+    root: str | PathLike[str] | R, *, create: bool = True, options: dict[str, Any] | None = None
+) -> Storage | R:
+    """A storage that was given as such, or the one at a path or address."""
+    if isinstance(root, (str, PathLike)) or not hasattr(root, "parallel"):
+        return open_storage(cast("str", root), create=create, options=options)
+    return root
 
 
 def open_storage(

@@ -33,7 +33,7 @@ from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT, IdSource, RandomIds
 from holdfast.settings import Settings
 from holdfast.storage.base import Lease, Storage
-from holdfast.storage.open import open_storage
+from holdfast.storage.open import storage_at
 from holdfast.version import __version__
 
 _TRIES = 100
@@ -72,7 +72,7 @@ def store_environment(
     spark: str = "",
 ) -> StoreEnvironment:
     """Fill in the defaults."""
-    storage = open_storage(root, options=options) if isinstance(root, (str, PathLike)) else root
+    storage = storage_at(root, options=options)
     return StoreEnvironment(
         storage, settings or Settings(), clock or SystemClock(), ids or RandomIds(), spark
     )
@@ -91,11 +91,7 @@ def recovery_plan(
     options: dict[str, Any] | None = None,
 ) -> RecoveryPlan:
     """What opening would do. Reads only."""
-    storage = (
-        open_storage(root, create=False, options=options)
-        if isinstance(root, (str, PathLike))
-        else root
-    )
+    storage = storage_at(root, create=False, options=options)
     reader = StoreReader(PipelineDirectory(storage, paths.pipeline_dir(pipeline)))
     recovery = RecoveryOptions(
         topology=topology,

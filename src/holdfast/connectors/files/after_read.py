@@ -45,6 +45,7 @@ def checked_archive(path: str, after_read: str, archive: str | PathLike[str] | N
             kind="invalid_option",
             after_read=after_read,
             archive=str(archive)[:200],
+            remedy="give both, or neither",
         )
     if archive is None:
         return None

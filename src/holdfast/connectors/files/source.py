@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.base import Backlog, Source, SourceReader, Split
@@ -27,7 +28,7 @@ from holdfast.durations import Duration, duration_us
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import FilesPosition, Position
-from holdfast.spark.ddl import ddl_columns, schema_ddl
+from holdfast.spark.ddl import check_weight, ddl_columns, schema_ddl
 from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
@@ -95,15 +96,9 @@ class Files(Source):
         self.remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
         if min_age_ms is None:
             min_age_ms = 0 if self.remote else MIN_AGE_MS
-        limits = {"files_max": files_max, "bytes_max": bytes_max, "min_age_ms": min_age_ms + 1}
-        if any(not isinstance(value, int) or value < 1 for value in limits.values()):
-            raise InvalidInputError(
-                "limits of a file source must be positive",
-                kind="invalid_limit",
-                files_max=files_max,
-                bytes_max=bytes_max,
-                min_age_ms=min_age_ms,
-            )
+        whole_number(files_max, "files_max", least=1, kind="invalid_limit")
+        whole_number(bytes_max, "bytes_max", least=1, kind="invalid_limit")
+        whole_number(min_age_ms, "min_age_ms", least=0, kind="invalid_limit")
         if on_change not in ("refuse", "keep"):
             raise InvalidInputError(
                 "unknown way to treat changed files",
@@ -117,17 +112,11 @@ class Files(Source):
         self.forget_us = None if forget_after is None else duration_us(forget_after)
         self.after_read: AfterRead = after_read
         self.archive = checked_archive(self.path, after_read, archive)
-        self.options = checked_options(options or {}, self.format)
-        self.storage_options = dict(storage_options or {})
+        self.options = checked_options(value_map(options, "options"), self.format)
+        self.storage_options = value_map(storage_options, "storage_options")
         self.clock = clock or SystemClock()
         self._names = ddl_columns(self.schema_text, f"files {path}")
-        if weight is not None and weight not in self._names:
-            raise InvalidInputError(
-                "the weight is not one of the columns",
-                kind="unknown_column",
-                column=weight,
-                known=",".join(self._names),
-            )
+        check_weight(weight, self._names)
 
     def columns(self) -> list[str]:
         """Column names without the weight."""

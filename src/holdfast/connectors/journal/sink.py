@@ -38,7 +38,7 @@ from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.owner import NOTHING, Owner
 from holdfast.operators.columns import WEIGHT
 from holdfast.storage import Storage, open_storage
-from holdfast.storage.open import StorageLocation, storage_of
+from holdfast.storage.open import StorageLocation, location_text, storage_of
 
 PIECE_BYTES = 32 << 20
 
@@ -56,7 +56,7 @@ class JournalSink(Sink):
         self, path: str | PathLike[str], *, entity: str, kind: str, scope: str = "="
     ) -> None:
         """Remember what becomes of the columns."""
-        self.path = str(Path(path).expanduser().absolute())
+        self.path = str(Path(location_text(path)).expanduser().absolute())
         self.entity, self.kind, self.scope = entity, kind, scope
         for name, wanted in self.params.items():
             if not isinstance(wanted, str) or not wanted:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.arguments import text_of, whole_number
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import SystemClock
 from holdfast.connectors.base import Backlog, Source, SourceReader, Split
@@ -26,6 +27,7 @@ from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
 from holdfast.spark.ddl import ddl_columns
+from holdfast.storage.open import location_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -67,9 +69,10 @@ class JournalSource(Source):
             raise InvalidInputError(
                 "typed payloads need a schema", kind="invalid_schema", remedy="give payload=..."
             )
-        if events_max < 1:
-            raise InvalidInputError("events_max must be positive", kind="invalid_limit")
-        self.path = str(Path(path).expanduser().absolute())
+        whole_number(events_max, "events_max", least=1, kind="invalid_limit")
+        if payload is not None:
+            text_of(payload, "payload", "journal", "customer string, amount double")
+        self.path = str(Path(location_text(path)).expanduser().absolute())
         self.payload, self.typed, self.events_max = payload, typed, events_max
         own = [] if payload is None else ddl_columns(payload, f"journal {path}")
         taken = {name.lower() for name in own}

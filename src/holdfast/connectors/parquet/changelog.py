@@ -18,6 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.arguments import value_map
 from holdfast.connectors.base import read_owner
 from holdfast.connectors.parquet.sink import inside_fold
 from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
@@ -66,7 +67,7 @@ def read_changelog(
     """
     _check_epoch(as_of)
     root = _root(location_text(path))
-    storage = open_storage(root, options=dict(storage_options) if storage_options else None)
+    storage = open_storage(root, options=value_map(storage_options, "storage_options") or None)
     owner = read_owner(storage, OWNER)
     epochs = _epochs(storage)
     if not epochs:
@@ -95,7 +96,7 @@ def _root(path: str) -> str:
     if "://" in path and path.split("://", 1)[0] in OBJECT_SCHEMES:
         return path.rstrip("/")
     local = Path(path.removeprefix("file://")).expanduser()
-    if not local.is_dir():
+    if not os.path.isdir(local):  # False also for a name that is too long
         raise NotFoundError(
             "there is no output at this path",
             kind="no_output",

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import (
     OutputState,
@@ -88,16 +89,19 @@ class Parquet(Sink):
                 remedy="use changelog or upsert",
             )
         self.path, self.mode = location_text(path), mode
-        self.storage_options = dict(storage_options or {})
+        self.storage_options = value_map(storage_options, "storage_options")
         self.compact_after, self.compact_bytes = compact_after, compact_bytes
         self.compact_grace_ms = compact_grace_ms
+        whole_number(compact_bytes, "compact_bytes", least=1, kind="invalid_limit")
+        whole_number(compact_grace_ms, "compact_grace_ms", least=0, kind="invalid_limit")
         if compact_after is not None:
+            whole_number(compact_after, "compact_after", least=2, kind="cannot_compact")
             self._check_compaction(compact_after)
         self.replay: Replay = "retracts"
 
     def _check_compaction(self, compact_after: int) -> None:
         remote = self.path.split("://", 1)[0] in OBJECT_SCHEMES
-        if compact_after < 2 or remote or self.mode != "changelog":
+        if remote or self.mode != "changelog":
             raise InvalidInputError(
                 "this output cannot be compacted like that",
                 kind="cannot_compact",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.arguments import several, text_of
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 from holdfast.operators.declaration import (
@@ -83,7 +84,7 @@ def apply(
     text: str | None,
 ) -> ApplyDeclaration:
     """A user function over rows and state of some keys, checked."""
-    keys = (key,) if isinstance(key, str) else tuple(key)
+    keys = several(key, "key", name)
     if not callable(function):
         raise InvalidInputError(
             "apply needs a function",
@@ -93,8 +94,15 @@ def apply(
             remedy="give function(changes, state, context)",
         )
     if not keys:
-        raise InvalidInputError("apply needs a key", kind="no_keys", operator=name)
-    checked_names([*keys, *([time] if time else [])], before, name)
+        raise InvalidInputError(
+            "apply needs a key",
+            kind="no_keys",
+            operator=name,
+            remedy='name the columns that state is kept by: key="customer"',
+        )
+    checked_names([*keys, *([] if time is None else [time])], before, name)
+    for argument, schema in (("state_schema", state_schema), ("output_schema", output_schema)):
+        text_of(schema, argument, name, "customer string, n long")
     kept = ddl_columns(state_schema, name)
     checked_output([*keys, *kept], name)
     columns = checked_output(ddl_columns(output_schema, name), name)
@@ -110,7 +118,7 @@ def apply(
         state_schema=state_schema,
         output_schema=output_schema,
         time=time,
-        ttl_us=duration_us(ttl) if ttl else None,
+        ttl_us=None if ttl is None else duration_us(ttl),
         timers=timers,
     )
 
@@ -131,7 +139,7 @@ def _check_time(
             operator=name,
             remedy='say time="column", which tells when a key was last touched',
         )
-    if timers is not None and timers.lower() not in {column.lower() for column in kept}:
+    if timers is not None and str(timers).lower() not in {column.lower() for column in kept}:
         raise InvalidInputError(
             "timers must name a column of the state",
             kind="unknown_column",

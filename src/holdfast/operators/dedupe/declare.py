@@ -91,7 +91,12 @@ def dedupe(
 ) -> DedupeDeclaration:
     """The first row of each key, checked."""
     if not keys:
-        raise InvalidInputError("dedupe needs a key", kind="no_keys", operator=name)
+        raise InvalidInputError(
+            "dedupe needs a key",
+            kind="no_keys",
+            operator=name,
+            remedy='name its columns: dedupe("customer", name=...); for whole rows use distinct',
+        )
     if (time is None) != (within is None):
         raise InvalidInputError(
             "time and within go together",
@@ -106,7 +111,7 @@ def dedupe(
             operator=name,
             remedy="use distinct, or dedupe earlier",
         )
-    checked_names([*keys, *([time] if time else [])], before, name)
+    checked_names([*keys, *([] if time is None else [time])], before, name)
     if time is not None:
         require_watermark(before, name)
     return DedupeDeclaration(
@@ -115,5 +120,5 @@ def dedupe(
         name=name,
         inputs=(before,),
         keys=keys,
-        bound=DedupeBound(time, duration_us(within)) if time and within else None,
+        bound=None if time is None or within is None else DedupeBound(time, duration_us(within)),
     )

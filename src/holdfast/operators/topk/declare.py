@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.arguments import several, text_of
 from holdfast.errors import InvalidInputError
 from holdfast.operators.declaration import Declaration, Node, checked_names, checked_output
 from holdfast.operators.sort_order import SortKey, parse_order
@@ -55,8 +56,11 @@ def top_k(
             operator=name,
             k=repr(k)[:40],
             limit=K_MAX,
+            remedy=f"give a whole number from 1 to {K_MAX}",
         )
-    keys = (per,) if isinstance(per, str) else tuple(per)
+    keys = several(per, "per", name)
+    if rank is not None:
+        text_of(rank, "rank", name, "place")
     return _declared(before, keys, parse_order(order_by, name), k, rank, name)
 
 
@@ -65,7 +69,12 @@ def latest(
 ) -> TopKDeclaration:
     """The last row of each key by an ordering: the first one of the reversed ordering."""
     if not keys:
-        raise InvalidInputError("latest needs a key", kind="no_keys", operator=name)
+        raise InvalidInputError(
+            "latest needs a key",
+            kind="no_keys",
+            operator=name,
+            remedy='name its columns: latest("customer", order_by="at", name=...)',
+        )
     order = tuple(key.reversed() for key in parse_order(order_by, name))
     return _declared(before, keys, order, 1, None, name)
 
