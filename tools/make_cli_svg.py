@@ -50,10 +50,8 @@ TOPOLOGY = hf.checkpoint.topology(
     ),
     hf.checkpoint.Part(name="totals_out", kind="sink", what="parquet", inputs=["totals"]),
 )
-SCHEMA = TraceSchema.latest(
-    pa.schema([("customer", pa.string())]),
-    pa.schema([("total", pa.float64()), ("orders", pa.int64())]),
-)
+TOTALS: list[tuple[str, pa.DataType]] = [("total", pa.float64()), ("orders", pa.int64())]
+SCHEMA = TraceSchema.latest(pa.schema([("customer", pa.string())]), pa.schema(TOTALS))
 EPOCHS: list[dict[str, float | None]] = [
     {f"customer-{n}": 10.5 * n for n in range(400)},
     {f"customer-{n}": 12.0 * n for n in range(0, 60, 3)},

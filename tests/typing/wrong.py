@@ -35,3 +35,6 @@ def wrong(pipe: hf.Pipeline, rows: hf.Stream, spark: SparkSession) -> None:
     rows.orderBy("x")  # wrong: attr-defined
     rows.group_by("k").count()  # wrong: attr-defined
     pipe.view("totals").arrow()  # wrong: attr-defined
+    pipe.view("totals").to_arrow().no_such_method()  # wrong: attr-defined
+    pipe.view("totals").to_pandas().no_such_method()  # wrong: operator
+    pipe.view("totals").to_duckdb().no_such_method()  # wrong: operator

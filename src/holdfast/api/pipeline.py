@@ -91,7 +91,7 @@ class Pipeline:
                 remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
             )
         self._master, self._config = master, value_map(spark_config, "spark_config")
-        self._spark: Any = spark
+        self._spark = spark
         self._resolved: tuple[tuple[int, ...], dict[str, Analyzed]] | None = None
         self._place = store_location(location_text(store), storage_options, cache)
         self._launch = Launch(

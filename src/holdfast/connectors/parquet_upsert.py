@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -217,7 +217,9 @@ class LocalUpsertWriter(UpsertWriter):
 
     def _write_file(self, path: Path, table: Any) -> None:
         with DiskFile(self._disk, str(path)) as file:
-            pq.write_table(table.replace_schema_metadata(None), file, compression="zstd")
+            pq.write_table(
+                table.replace_schema_metadata(None), cast("Any", file), compression="zstd"
+            )
 
     def _swap(self, epoch: int) -> None:
         fresh = self._link.with_name(f".{self._link.name}.link")

@@ -7,7 +7,7 @@ file from the try that won.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,7 +42,9 @@ def stage_rows(
     writer = ArtifactWriter(storage, path)
     with writer:
         pq.write_table(
-            table.rename_columns(names), pa.PythonFile(writer, mode="w"), compression="zstd"
+            table.rename_columns(names),
+            pa.PythonFile(cast("Any", writer), mode="w"),
+            compression="zstd",
         )
     if durable:
         storage.barrier([path])

@@ -286,7 +286,7 @@ def _location_of(query: Any) -> str:
 
 
 def _listener(query_id: str, attachment: Attachment, *, classic: bool) -> Any:
-    from pyspark.sql.streaming import StreamingQueryListener
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
     def progress(query: str, batch: int) -> None:
         if query == query_id:
@@ -296,7 +296,7 @@ def _listener(query_id: str, attachment: Attachment, *, classic: bool) -> Any:
         if query == query_id:
             attachment.save_now()
 
-    class GuardListener(StreamingQueryListener):  # type: ignore[misc]
+    class GuardListener(StreamingQueryListener):
         """Counts the batches of one query."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name

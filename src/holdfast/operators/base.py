@@ -81,7 +81,7 @@ class OperatorTask(ABC):
             context: what is known about the epoch.
         """
 
-    def visible(self, rows: Any) -> Any:
+    def visible(self, rows: pa.Table) -> pa.Table:
         """Of stored rows of the view, those that show, each as often as it is there.
 
         A bag holds how often in its weight. One row for each key shows as it is.

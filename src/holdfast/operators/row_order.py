@@ -160,7 +160,8 @@ def _encode_lists(array: Any) -> Any:
     offsets = np.zeros(len(array) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     joined = pc.binary_join(
-        pa.LargeListArray.from_arrays(pa.array(offsets), marked), pa.scalar(b"", _BYTES)
+        pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), marked),
+        pa.scalar(b"", _BYTES),
     )
     return _joined(joined, _repeat(b"\0", len(array)))
 

@@ -99,7 +99,7 @@ def spark_type(arrow: pa.DataType) -> Any:
     return _BACK[arrow]()
 
 
-def _spark_field(field: pa.Field) -> Any:
+def _spark_field(field: pa.Field[Any]) -> Any:
     given = (field.metadata or {}).get(_METADATA)
     metadata = json.loads(given) if given else None
     return T.StructField(field.name, spark_type(field.type), field.nullable, metadata)

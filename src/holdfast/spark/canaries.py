@@ -117,12 +117,12 @@ def _error_causes(spark: Any) -> None:
 
 def _streaming(spark: Any) -> tuple[str, str | None, set[str]]:
     """A small query from its start to its end: its location twice, and what a listener heard."""
-    from pyspark.sql.streaming import StreamingQueryListener
+    from pyspark.sql.streaming.listener import StreamingQueryListener
 
     heard: set[str] = set()
     over = threading.Event()
 
-    class Quiet(StreamingQueryListener):  # type: ignore[misc]
+    class Quiet(StreamingQueryListener):
         """Hears nothing by itself."""
 
         def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name

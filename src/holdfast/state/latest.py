@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -88,4 +88,6 @@ def _batch(columns: list[Any], schema: Any, rows: int) -> Any:
     """A batch that keeps its number of rows even without columns."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-    return pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    return pa.RecordBatch.from_struct_array(
+        cast("pa.StructArray", pa.array([{}] * rows, pa.struct([])))
+    )

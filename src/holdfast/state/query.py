@@ -212,8 +212,9 @@ class ScanTable:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """One pass over the rows."""
-        reader = pa.RecordBatchReader.from_batches(self._scan.schema, self._watched())
-        return reader.__arrow_c_stream__(requested_schema)
+        reader: Any = pa.RecordBatchReader.from_batches(self._scan.schema, self._watched())
+        stream: object = reader.__arrow_c_stream__(requested_schema)
+        return stream
 
     def _watched(self) -> Iterator[Any]:
         try:

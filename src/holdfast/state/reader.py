@@ -64,7 +64,7 @@ class TraceReader:
         bound = self.time_bound_us
         return TraceScan(views, self.schema, time_bound_us=bound, window_rows=window_rows)
 
-    def table(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Any:
+    def table(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> pa.Table:
         """The same as one Arrow table."""
         stored = self.schema.stored
         schema = pa.schema([stored.field(name) for name in self.columns(hashes=hashes)])

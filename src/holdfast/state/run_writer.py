@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 import pyarrow as pa
@@ -214,8 +214,11 @@ class RunWriter:
         self._arrow_schema = stored
         self._head = len(_MAGIC) + stored.serialize().size
         self._file = _Digesting(self._object, self._head)
-        options = pa.ipc.IpcWriteOptions(compression=self._options.compression)
-        return pa.ipc.new_file(pa.PythonFile(self._file, mode="w"), stored, options=options)
+        codec = cast("Literal['lz4', 'zstd'] | None", self._options.compression)
+        options = pa.ipc.IpcWriteOptions(compression=codec)
+        return pa.ipc.new_file(
+            pa.PythonFile(cast("Any", self._file), mode="w"), stored, options=options
+        )
 
     def write(self, rows: Any) -> None:
         """Append rows, which continue the order of those before."""

@@ -88,8 +88,9 @@ class TraceScan:
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Marker, keys and values of all rows, those that do not count included."""
-        reader = pa.RecordBatchReader.from_batches(self.schema, self.marked())
-        return reader.__arrow_c_stream__(requested_schema)
+        reader: Any = pa.RecordBatchReader.from_batches(self.schema, self.marked())
+        stream: object = reader.__arrow_c_stream__(requested_schema)
+        return stream
 
     def marked(self) -> Iterator[Any]:
         """Marker, keys and values of all rows as record batches."""

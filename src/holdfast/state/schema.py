@@ -112,7 +112,7 @@ class TraceSchema:
 
     def _stored(self) -> Any:
         marker = pa.bool_() if self.kind is TraceKind.LATEST else pa.int64()
-        head = [pa.field(HASH, pa.uint64(), nullable=False)]
+        head: list[pa.Field[Any]] = [pa.field(HASH, pa.uint64(), nullable=False)]
         head.append(pa.field(self.marker, marker, nullable=False))
         return pa.schema([*head, *self.keys, *self.values])
 

@@ -14,13 +14,16 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.ids import RandomIds
 from holdfast.storage.local.disk import current_disk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MEMORY_MAX = "2GB"
 SPILL_MAX = "64GB"
@@ -178,14 +181,15 @@ class Database:
                 written += batch.num_rows
         return written
 
-    def stream(self, query: str) -> Any:
+    def stream(self, query: str) -> pa.RecordBatchReader:
         """The rows as Arrow batches, computed while they are read."""
         try:
             relation = self.connection.sql(query)
             fetch = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch
-            return fetch(_BATCH_ROWS)
+            reader: pa.RecordBatchReader = fetch(_BATCH_ROWS)
         except self._module.Error as error:
             raise self._translate(error) from error
+        return reader
 
 
 def _check_part(part: dict[str, Any]) -> None:

@@ -157,7 +157,7 @@ def counters() -> SearchStrategy[CounterPosition]:
     )
 
 
-@st.composite  # type: ignore[untyped-decorator]
+@st.composite
 def topologies(draw: Any) -> Topology:
     """Pipelines with at least one source; inputs exist, names are unique."""
     chosen = draw(st.lists(names(), min_size=1, max_size=7, unique=True))
@@ -182,7 +182,7 @@ def topologies(draw: Any) -> Topology:
     return topology(*parts)
 
 
-@st.composite  # type: ignore[untyped-decorator]
+@st.composite
 def manifests(draw: Any) -> Manifest:
     """Valid manifests: entries for every part, own files, totals that add up."""
     shape = draw(topologies())
@@ -285,7 +285,7 @@ def bodies() -> SearchStrategy[Body]:
     )
 
 
-@st.composite  # type: ignore[untyped-decorator]
+@st.composite
 def records(draw: Any) -> Record:
     """Catalog records whose base is possible."""
     body = draw(bodies())
@@ -336,7 +336,7 @@ def outcomes() -> SearchStrategy[Outcome]:
     )
 
 
-@st.composite  # type: ignore[untyped-decorator]
+@st.composite
 def drafts(draw: Any) -> list[tuple[str, tuple[Any, ...], dict[str, Any]]]:
     """Calls on a `Draft` of the topology `holdfast.testing.strategies.draft_topology()`.
 

@@ -273,9 +273,11 @@ def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> A
 
     head: with `shape`, the event's own columns, which come first.
     """
-    kinds = {name: pa.binary() for name in ("id", "correlation", "causation")}
-    kinds |= {name: pa.string() for name in ("entity", "scope", "kind")}
-    kinds |= {"at": pa.timestamp("us", tz="UTC")}
+    kinds: dict[str, pa.DataType] = {
+        name: pa.binary() for name in ("id", "correlation", "causation")
+    }
+    kinds.update(dict.fromkeys(("entity", "scope", "kind"), pa.string()))
+    kinds["at"] = pa.timestamp("us", tz="UTC")
     columns = [
         events.column("wall_time" if name == "at" else name).cast(kinds.get(name, pa.int64()))
         for name in (head if shape is not None else _HEAD_NAMES)

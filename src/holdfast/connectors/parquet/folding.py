@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow.parquet as pq
 
@@ -246,7 +246,7 @@ def _rewrite(disk: Disk, files: Sequence[Path], target: Path, target_bytes: int)
                     if writer is None:
                         schema = batch.schema
                         file = DiskFile(disk, f"{target}/part-{number:05d}-folded.parquet")
-                        writer = pq.ParquetWriter(file, schema, compression="zstd")
+                        writer = pq.ParquetWriter(cast("Any", file), schema, compression="zstd")
                     writer.write_batch(batch)
         finish()
     except BaseException:

@@ -172,7 +172,7 @@ class BodyReader:
         array = pa.Array.from_buffers(ID_TYPE, count, [None, self._arrow(index)])
         if index == 0:
             return array
-        absent = ~self.keys(index).any(axis=1)
+        absent: np.ndarray[Any, Any] = ~np.any(self.keys(index), axis=1)
         if not absent.any():
             return array
         return pc.if_else(pa.array(absent), pa.scalar(None, ID_TYPE), array)

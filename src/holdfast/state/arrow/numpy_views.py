@@ -9,7 +9,7 @@ loads it by its first use.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -29,16 +29,21 @@ class _Kernels:
 pc: Any = _Kernels()
 
 
+def buffer_of(values: np.ndarray) -> pa.Buffer:
+    """The memory of a numpy array, in place. The stubs know buffers from Python 3.12 on only."""
+    return pa.py_buffer(cast("Any", values))
+
+
 def indices(values: np.ndarray) -> Any:
     """64-bit integers as an Arrow column."""
     plain = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(plain), [None, pa.py_buffer(plain)])
+    return pa.Array.from_buffers(pa.int64(), len(plain), [None, buffer_of(plain)])
 
 
 def bits(mask: np.ndarray) -> Any:
     """Truth values as an Arrow column."""
     packed = np.packbits(mask, bitorder="little")
-    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, pa.py_buffer(packed)])
+    return pa.Array.from_buffers(pa.bool_(), len(mask), [None, buffer_of(packed)])
 
 
 def numbers(column: Any) -> np.ndarray:

@@ -83,10 +83,12 @@ def normalise(array: Any) -> Any:
         filled = np.repeat(array.is_valid().to_numpy(zero_copy_only=False), kind.list_size)
         index = np.cumsum(filled) - 1
         child = child.take(pa.array(index, mask=~filled)) if len(slots) else child
-        return pa.FixedSizeListArray.from_arrays(child, type=kind, mask=mask)
+        build_fixed: Any = pa.FixedSizeListArray.from_arrays  # the stubs know no type with a mask
+        return build_fixed(child, type=kind, mask=mask)
     if _types.is_map(kind):
-        starts = pa.array(offsets.astype(np.int32), mask=_offset_mask(array))
-        return pa.MapArray.from_arrays(starts, child.field(0), child.field(1), type=kind)
+        starts = pa.array(offsets.astype(np.int32), pa.int32(), mask=_offset_mask(array))
+        build_map: Any = pa.MapArray.from_arrays  # the stubs know no type with keys and items
+        return build_map(starts, child.field(0), child.field(1), type=kind)
     width, build = (
         (np.int64, pa.LargeListArray) if _types.is_large_list(kind) else (np.int32, pa.ListArray)
     )
@@ -187,7 +189,7 @@ def encode(array: Any) -> Any:
         lengths, child = _lists(array)
         offsets = np.zeros(len(array) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        lists = pa.LargeListArray.from_arrays(pa.array(offsets), encode(child))
+        lists = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), encode(child))
         parts += [_raw(pa.array(lengths), 8), pc.binary_join(lists, pa.scalar(b"", _BYTES))]
     elif _variable(kind):
         filled = pc.fill_null(array.cast(_BYTES), pa.scalar(b"", _BYTES))

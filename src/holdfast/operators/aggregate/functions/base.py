@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pyarrow as pa
@@ -82,7 +82,7 @@ class Batch:
         table = pa.table({"g": self.numbers, "x": column})
         if keep is not None:
             table = table.filter(keep)
-        done = table.group_by("g", use_threads=False).aggregate([("x", how)])
+        done = table.group_by("g", use_threads=False).aggregate([("x", cast("Any", how))])
         index = np.full(self.count, -1)
         index[done.column("g").to_numpy()] = np.arange(done.num_rows)
         picks = pa.array(index, mask=index < 0)

@@ -88,7 +88,7 @@ class Limbs:
 
 def loaded(stored: Any, found: np.ndarray, low: int, high: int) -> Limbs:
     """Stored sums as limbs from `low` to `high` or further; groups that are not found are zero."""
-    lists = stored.combine_chunks() if isinstance(stored, pa.ChunkedArray) else stored
+    lists: Any = stored.combine_chunks() if isinstance(stored, pa.ChunkedArray) else stored
     values = lists.values.to_numpy(zero_copy_only=False)
     offsets = lists.offsets.to_numpy()
     sizes = np.where(found, np.diff(offsets), 0)
@@ -134,7 +134,9 @@ def stored_form(sums: Limbs) -> Any:
     within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     values[np.repeat(offsets[there] + 1, counts) + within] = cells[owner, low[owner] + within]
     narrow = values.astype(np.uint32).view(np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(narrow), STORED)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets.astype(np.int32), pa.int32()), pa.array(narrow, pa.int32()), type=STORED
+    )
 
 
 @dataclass(frozen=True)

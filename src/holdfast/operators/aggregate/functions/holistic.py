@@ -203,7 +203,11 @@ class CollectFold(ResumingFold):
         sizes = np.minimum(totals, self.limit)
         offsets = np.append(0, np.cumsum(sizes)).astype(np.int32)
         values = summed.columns[0].take(pa.array(index))
-        return {self.name: pa.ListArray.from_arrays(pa.array(offsets), values, type=self.type)}
+        return {
+            self.name: pa.ListArray.from_arrays(
+                pa.array(offsets, pa.int32()), values, type=self.type
+            )
+        }
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from holdfast.errors import CorruptionError
 from holdfast.operators.aggregate.functions.base import Batch, Fold
+from holdfast.state.arrow.numpy_views import buffer_of
 
 LG_K_MIN, LG_K_MAX = 8, 21
 _ADDRESS_BITS = 26
@@ -290,7 +291,7 @@ def register_images(registers: np.ndarray, histogram: np.ndarray, lg_k: int) -> 
 
 
 def _binary(offsets: np.ndarray, data: np.ndarray) -> Any:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    buffers = [None, buffer_of(offsets.astype(np.int32)), buffer_of(data)]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers)
 
 
