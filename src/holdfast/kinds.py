@@ -338,6 +338,7 @@ not_a_name | InvalidInput | an aggregate stands where the operator's name belong
 not_an_aggregate | InvalidInput | something else where an aggregate is needed | use the functions of `holdfast`
 not_callable | InvalidInput | a function sink without a function | give one
 not_one_pipeline | InvalidInput | the file defines no pipeline, or more than one | define one, or name the one to run
+not_row_wise | InvalidInput | a step without state has an aggregate, a window function, a limit or a join that needs all rows | use an operator, which keeps what it needs from epoch to epoch
 nothing_to_show | NotFound | the operator does not keep its result (a join keeps its inputs) | give it a sink, or an operator after it that keeps one
 null_weight | InvalidInput | a row has no weight; source and column are named | give every row a whole number
 old_spelling | InvalidInput | a call is written as in an earlier version | the message has the new spelling
@@ -381,6 +382,7 @@ unknown_mode | InvalidInput | unknown mode of a Parquet sink | changelog or upse
 unknown_wish | InvalidInput | a wish for an output that no sink has, or none of adopt, keep and empty | see the names in the message
 unreadable_file | InvalidInput | Spark cannot read a file; source, path, cause and, for text, the line are named | correct or remove the file, or the schema, format or options
 unreadable_name | InvalidInput | a file has a name that is no text | rename it; all others were read
+unstable_step | InvalidInput | a step over a changelog gives other values when a row is retracted, as `rand()` and `current_timestamp()` do | take the value before the first operator that gives a changelog
 unsupported_join | InvalidInput | a static join must keep the stream on its left side | inner, left, semi or anti
 unsupported_key | InvalidInput | a column of this type cannot be a key; the part that is in the way is named | convert it
 unsupported_option | InvalidInput | an option of PySpark's has no meaning for a stream | see the remedy

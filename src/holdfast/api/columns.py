@@ -31,6 +31,7 @@ _OPERATOR = re.compile(
     r"\s+\S+\s*",
     re.IGNORECASE | re.DOTALL,
 )
+_INNER = re.compile(r"\sas\s", re.IGNORECASE)
 _ENDS = frozenset({"end", "null", "true", "false", "unknown"})
 _VARIABLE = re.compile(
     r"\b([A-Za-z_]\w*_\d+)(?=(?:, \w+)*\)? -> )|UnresolvedNamedLambdaVariable\((\w+_\d+)\)"
@@ -132,7 +133,7 @@ def output_names(values: Sequence[Expression], texts: Sequence[str]) -> list[str
 
 def _output_name(text: str, *, implicit: bool) -> str | None:
     """The name of one expression. implicit: `amount * 2 double`, without AS, as SQL allows it."""
-    if text == "*" or len(split_top(text)) > 1:
+    if text == "*" or len(split_top(text)) > 1 or "--" in text or "/*" in text:
         return None
     if PLAIN.fullmatch(text):
         return text
@@ -141,4 +142,6 @@ def _output_name(text: str, *, implicit: bool) -> str | None:
         alias = _SHORT_ALIAS.fullmatch(text)
     if alias is None or alias.group(1).lower() in _ENDS:
         return None
+    if not implicit and _INNER.search(text[: alias.start(1)].rstrip()[:-2]):
+        return None  # Spark quotes no names: `k AS a as b` may be one alias with spaces
     return alias.group(1)

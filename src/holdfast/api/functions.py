@@ -31,7 +31,7 @@ def count(expression: str | None = None) -> Aggregate:
     """How many rows, or how many where the expression is not null.
 
     Args:
-        expression: a column or a SQL expression; None counts rows.
+        expression: a column or a SQL expression; None or `"*"` counts rows.
 
     Returns:
         The aggregate, for `Grouped.agg`.
@@ -43,7 +43,7 @@ def count(expression: str | None = None) -> Aggregate:
         >>> orders.group_by("customer").agg(n=hf.count(), name="counts").columns
         ['customer', 'n']
     """
-    return Aggregate("count", expression)
+    return Aggregate("count", None if expression == "*" else expression)
 
 
 def sum(expression: str) -> Aggregate:  # noqa: A001 - reads as in SQL: hf.sum("amount")

@@ -254,7 +254,7 @@ class RowSteps:
 
         Raises:
             InvalidInputError: the function is none; or, when the pipeline is analysed, it drops the
-                weight or returns no DataFrame.
+                weight, returns no DataFrame, or does not treat rows one by one.
 
         Example:
             >>> def cleaned(df):

@@ -52,6 +52,11 @@ class Node:
     """Whether these are rows that came too late; they can only go into a sink."""
 
     @property
+    def row_wise(self) -> bool:
+        """Whether it is known, without Spark, to treat rows one by one."""
+        return True
+
+    @property
     def label(self) -> str:
         """How errors name it."""
         return self.name
@@ -132,6 +137,13 @@ class StepNode(Node):
     apply: Callable[[Any], Any]
     text: str
     static: StaticTable | None = None
+
+    @property
+    def row_wise(self) -> bool:
+        """A static join, or expressions without a call."""
+        text = self.text.lower()
+        calls = "(" in text or "current_" in text or "localtimestamp" in text
+        return self.static is not None or not (calls or text.startswith("transform "))
 
     @property
     def label(self) -> str:

@@ -22,6 +22,7 @@ from holdfast.runtime.watermarks import time_kind
 from holdfast.spark.arrow_types import spark_schema
 from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
+from holdfast.spark.row_wise import check_row_wise, marked
 
 
 def source_frame(node: SourceNode, df: Any) -> Any:
@@ -140,7 +141,7 @@ def _late_schema(analyzed: Analyzed) -> Any:
 def _stateless(node: Node, inputs: list[Any]) -> Any:
     """The rows of a step that keeps nothing; what a user function returned is looked at."""
     try:
-        after = node.frame(inputs)
+        after = node.frame([marked(frame) for frame in inputs])
     except (HoldfastError, PySparkException):
         raise
     except Exception as error:
@@ -155,4 +156,6 @@ def _stateless(node: Node, inputs: list[Any]) -> Any:
         )
     check_columns([name for name in after.columns if name != WEIGHT], node.label)
     _ = after.schema
+    if not node.row_wise:
+        check_row_wise(after, node.label, retracts=node.retracts)
     return after

@@ -77,6 +77,12 @@ def _plan_ahead(spark: Any) -> None:
     _check(frame.count(), 3)
 
 
+def _plan_text(spark: Any) -> None:
+    frame = spark.range(3).alias("canary").groupBy("id").count()
+    text = classic.analyzed_text(frame, lambda: "")
+    _check([name in text for name in ("Aggregate", "SubqueryAlias canary")], [True, True])
+
+
 def _begin_ahead(spark: Any) -> None:
     frame = spark.range(0, 100, 1, 2).repartition(2, "id")
     stages = classic.begin_shuffles(frame)
@@ -178,6 +184,7 @@ _CANARIES: Mapping[str, Callable[[Any], None]] = {
     "selection": _selection,
     "arrow map": _arrow_map,
     "plan ahead": _plan_ahead,
+    "plan text": _plan_text,
     "begin ahead": _begin_ahead,
     "row counts": _row_counts,
     "python daemon": _python_daemon,

@@ -61,6 +61,11 @@ FAST_PATHS: Mapping[str, FastPath] = {
             ("_jdf", "queryExecution", "executedPlan"),
         ),
         FastPath(
+            "plan text",
+            "steps are explained down to the physical plan when a pipeline starts",
+            ("_jdf", "queryExecution", "analyzed"),
+        ),
+        FastPath(
             "begin ahead",
             "an epoch reads its sources when it runs",
             ("_jdf", "queryExecution", "executedPlan", "nodeName", "children", "submitShuffleJob"),
@@ -190,9 +195,6 @@ def is_classic(spark: Any) -> bool:
         return False
 
 
-# What is built again in every epoch
-
-
 class Selection:
     """`selectExpr` with always the same expressions."""
 
@@ -269,9 +271,6 @@ def _same(path: str, made: Any, public: Callable[[], Any]) -> Any:
     return made
 
 
-# Plans, and what Spark has counted
-
-
 def plan_now(action: Any) -> None:
     """Let Spark plan an action that runs later."""
     _if_there("plan ahead", lambda: _executed_plan(action), None)
@@ -345,8 +344,19 @@ def _scans(plan: Any) -> Iterator[Scan]:
             )
 
 
+def analyzed_text(frame: Any, explain: Callable[[], str]) -> str:
+    """The analysed plan of a frame as text, without optimising it; or what `explain` gives."""
+    if not is_classic(frame.sparkSession):
+        return explain()
+    return _either("plan text", lambda: str(_reach(_execution(frame), "analyzed")()), explain)
+
+
+def _execution(frame: Any) -> Any:
+    return _reach(_reach(frame, "_jdf"), "queryExecution")()
+
+
 def _executed_plan(action: Any) -> Any:
-    return _reach(_reach(_reach(action, "_jdf"), "queryExecution")(), "executedPlan")()
+    return _reach(_execution(action), "executedPlan")()
 
 
 def _names(node: Any) -> list[str]:
@@ -364,9 +374,6 @@ def _children(node: Any) -> list[Any]:
 def serve_workers() -> None:
     """Be the process that Spark forks its Python workers from, until Spark ends it."""
     _reach(importlib.import_module("pyspark.daemon"), "manager")()
-
-
-# Errors
 
 
 @dataclass(frozen=True)
@@ -419,9 +426,6 @@ def _cause(throwable: Any) -> JavaCause:
         except Exception:  # noqa: BLE001 - not every error of Spark has all of these
             return JavaCause(name, message, condition, parameters, expression)
     return JavaCause(name, message, condition, parameters, expression)
-
-
-# Streaming queries
 
 
 class _LightListener:

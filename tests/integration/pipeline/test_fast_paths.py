@@ -56,6 +56,7 @@ def without(monkeypatch, *missing: str) -> None:
 def small(home, spark) -> hf.Pipeline:
     pipe = hf.Pipeline("p", store=home / "cp", spark=spark, partitions=2)
     rows = pipe.source("in", hf.sources.Files(str(home / "in"), schema=SCHEMA, files_max=1))
+    rows = rows.with_columns(y="abs(x)")  # an expression whose plan is looked at
     totals = rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="totals")
     pipe.sink("out", totals, hf.sinks.Parquet(str(home / "out")))
     return pipe
