@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from holdfast.errors import InvalidInputError
 from holdfast.spark.ddl import split_top
@@ -106,7 +106,7 @@ def _numbered_afresh(text: str) -> str:
     return text
 
 
-def spark_column(value: Expression) -> Any:
+def spark_column(value: Expression) -> Column:
     """An expression as a Column; asked for while Spark analyses or runs the pipeline."""
     if not isinstance(value, str):
         return value

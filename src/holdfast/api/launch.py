@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.api.view import View
 from holdfast.arguments import value_map
@@ -43,6 +43,9 @@ from holdfast.settings import Settings
 from holdfast.spark import classic
 from holdfast.spark.session import RuntimeSettings, check_workers, is_local
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, location_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -81,9 +84,9 @@ class Launch:
     graph: Graph
     place: StorageLocation
     settings: Settings
-    session: Callable[[], Any]
+    session: Callable[[], SparkSession]
     resolve: Callable[[], dict[str, Analyzed]]
-    partitions: Callable[[Any], int]
+    partitions: Callable[[SparkSession], int]
     clock: Clock
     ids: IdSource
 

@@ -404,7 +404,7 @@ class Pipeline:
         """
         return self._launch.compact_output(sink, takeover=takeover)
 
-    def _count(self, spark: Any) -> int:
+    def _count(self, spark: SparkSession) -> int:
         if self._partitions is not None:
             return self._partitions
         try:

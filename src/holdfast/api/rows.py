@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from holdfast.api.columns import (
     Expression,
@@ -127,9 +127,10 @@ class RowSteps:
             checked_output(names, "select")
         keep = [WEIGHT] if self.node.retracts else []
 
-        def apply(df: Any) -> Any:
-            if all(isinstance(column, str) for column in columns):
-                return df.selectExpr(*columns, *keep)
+        def apply(df: DataFrame) -> DataFrame:
+            plain = [column for column in columns if isinstance(column, str)]
+            if len(plain) == len(columns):
+                return df.selectExpr(*plain, *keep)
             return df.select(*(spark_column(column) for column in columns), *keep)
 
         return self._step(apply, f"select {', '.join(texts)}", names)
@@ -171,7 +172,7 @@ class RowSteps:
         checked_output(list(given), "with_columns")
         text = ", ".join(f"{name} = {text}" for name, text in texts.items())
 
-        def apply(df: Any) -> Any:
+        def apply(df: DataFrame) -> DataFrame:
             return df.withColumns({name: spark_column(value) for name, value in given.items()})
 
         return self._step(apply, f"with {text}", names)
@@ -273,7 +274,7 @@ class RowSteps:
         name = getattr(function, "__qualname__", type(function).__qualname__)
         label = text or f"{getattr(function, '__module__', '?')}.{name}"
 
-        def apply(df: Any) -> Any:
+        def apply(df: DataFrame) -> DataFrame:
             after = function(df)
             if WEIGHT in df.columns and WEIGHT not in getattr(after, "columns", [WEIGHT]):
                 raise InvalidInputError(
@@ -328,7 +329,7 @@ class RowSteps:
         keys = [*several(on, "on", name)]
         checked_names(keys, self.node, name)
 
-        def frame(spark: Any) -> Any:
+        def frame(spark: SparkSession) -> DataFrame:
             return table(spark) if callable(table) else table
 
         static = StaticTable(name, frame, check)
@@ -339,7 +340,7 @@ class RowSteps:
 
     def _step(
         self,
-        apply: Callable[[Any], Any],
+        apply: Callable[[DataFrame], DataFrame],
         text: str,
         columns: list[str] | None,
         static: StaticTable | None = None,

@@ -182,7 +182,7 @@ class View:
             >>> pipe.view("totals").to_spark().orderBy("customer").collect()
             [Row(customer='ann', total=7.0), Row(customer='bob', total=5.0)]
         """
-        session: Any = self._spark if spark is None else spark
+        session = self._spark if spark is None else spark
         n, columns, trace_args = (
             self._partitions,
             self.columns,

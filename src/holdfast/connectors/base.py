@@ -36,6 +36,8 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from holdfast.checkpoint import Draft, PendingToken, StoreReader
     from holdfast.connectors.locations import Location
     from holdfast.format.documents import Replay
@@ -88,7 +90,7 @@ class Source(ABC):
         """Column names without the weight."""
 
     @abstractmethod
-    def empty(self, spark: Any) -> Any:
+    def empty(self, spark: SparkSession) -> DataFrame:
         """A DataFrame of the right shape without rows."""
 
     @abstractmethod
@@ -120,7 +122,7 @@ class SourceReader(ABC):
         """
 
     @abstractmethod
-    def read(self, spark: Any, split: Split) -> Any:
+    def read(self, spark: SparkSession, split: Split) -> DataFrame:
         """The rows of a split as a DataFrame."""
 
     @abstractmethod
@@ -161,7 +163,7 @@ class SourceReader(ABC):
         del split, scans
         return None
 
-    def explain(self, spark: Any, url: str) -> dict[str, object] | None:
+    def explain(self, spark: SparkSession, url: str) -> dict[str, object] | None:
         """Facts about something that Spark could not read; None unless it is this source's."""
         del spark, url
         return None
@@ -266,7 +268,9 @@ class Sink(ABC):
         check_carried(schema)
 
     @abstractmethod
-    def open(self, name: str, pipeline: str, store: StorageLocation, spark: Any) -> SinkWriter:
+    def open(
+        self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession
+    ) -> SinkWriter:
         """Begin to write. store: of the pipeline, where rows can be staged (`staging_root`)."""
 
     def locations(self) -> Sequence[Location]:

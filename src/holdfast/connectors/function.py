@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import (
@@ -22,6 +22,9 @@ from holdfast.connectors.base import (
 from holdfast.errors import InvalidInputError
 from holdfast.format.documents import Replay
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 Handler = Callable[[Any, int, str], None]
 
@@ -49,7 +52,9 @@ class Function(Sink):
         self.handler = handler
         self.replay: Replay = "deduplicates" if deduplicates else "none"
 
-    def open(self, name: str, pipeline: str, store: StorageLocation, spark: Any) -> FunctionWriter:
+    def open(
+        self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession
+    ) -> FunctionWriter:
         """Begin to write."""
         return FunctionWriter(name, pipeline, store, spark, self)
 
@@ -58,7 +63,7 @@ class FunctionWriter(SinkWriter):
     """A function sink while the pipeline runs."""
 
     def __init__(
-        self, name: str, pipeline: str, store: StorageLocation, spark: Any, sink: Function
+        self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession, sink: Function
     ) -> None:
         """Rows are staged next to the pipelines of the store."""
         self._name, self._sink, self._spark = name, sink, spark

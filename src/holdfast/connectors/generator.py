@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Draft, StoreReader
@@ -13,6 +13,9 @@ from holdfast.errors import IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import CounterPosition, Position
 from holdfast.spark.ddl import check_columns, check_weight, quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _HISTORY_ROWS = 1_000_000
 _SEED = re.compile(r"\bseed\b")
@@ -62,11 +65,11 @@ class Generator(Source):
         """Column names without the weight."""
         return [name for name in self.columns_sql if name != self.weight]
 
-    def empty(self, spark: Any) -> Any:
+    def empty(self, spark: SparkSession) -> DataFrame:
         """A DataFrame of the right shape without rows."""
         return self.rows_between(spark, 0, 0)
 
-    def rows_between(self, spark: Any, start: int, stop: int) -> Any:
+    def rows_between(self, spark: SparkSession, start: int, stop: int) -> DataFrame:
         """Rows by number."""
         texts = [
             f"{_SEED.sub(str(self.seed) + 'L', text)} AS {quoted(name)}"
@@ -108,7 +111,7 @@ class GeneratorReader(SourceReader):
             return None
         return Split(self._name, stop - start, 0, (start, stop))
 
-    def read(self, spark: Any, split: Split) -> Any:
+    def read(self, spark: SparkSession, split: Split) -> DataFrame:
         """The rows of a split."""
         return self._source.rows_between(spark, *split.detail)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +30,9 @@ from holdfast.guard.locations import check_save
 from holdfast.guard.spark_files.layout import SUPPORTED_SPARK, version_of
 from holdfast.spark.classic import is_classic, lighten, location_of
 from holdfast.storage.base import Storage
+
+if TYPE_CHECKING:
+    from holdfast.spark.annotations import SparkSession, StreamingQuery
 
 _log = logging.getLogger("holdfast.guard")
 STORE_CONF = "spark.holdfast.guard.store"
@@ -127,12 +130,12 @@ class Attachment:
 
 
 def attach(
-    query: Any,
+    query: StreamingQuery,
     store: str | PathLike[str] | Storage,
     *,
     every: int | Duration = 10,
     checkpoint_location: str | PathLike[str] | None = None,
-    spark: Any = None,
+    spark: SparkSession | None = None,
     name: str | None = None,
     sink: str | PathLike[str] | None = None,
     retain: int = 10,
@@ -175,7 +178,7 @@ def attach(
 
 
 def protect(
-    spark: Any,
+    spark: SparkSession,
     checkpoint_location: str | PathLike[str],
     store: str | PathLike[str] | Storage | None = None,
     *,
@@ -196,7 +199,7 @@ def protect(
     return report
 
 
-def check_spark_version(spark: Any) -> None:
+def check_spark_version(spark: SparkSession) -> None:
     """Refuse a Spark whose checkpoints were never looked at."""
     version = str(spark.version)
     if version_of(version) not in SUPPORTED_SPARK:
@@ -229,7 +232,7 @@ def _parse_every(every: int | Duration) -> tuple[int, int]:
     return batches, every_ms
 
 
-def _active_session() -> Any:
+def _active_session() -> SparkSession:
     from pyspark.sql import SparkSession
 
     session = SparkSession.getActiveSession()
@@ -242,7 +245,7 @@ def _active_session() -> Any:
     return session
 
 
-def _check_query(query: Any) -> None:
+def _check_query(query: StreamingQuery) -> None:
     """Refuse what is no streaming query, and one that has ended: it would never be saved."""
     active = getattr(query, "isActive", None)
     if not isinstance(active, bool) or not hasattr(query, "id"):
@@ -261,7 +264,7 @@ def _check_query(query: Any) -> None:
         )
 
 
-def _check_session(session: Any, query: Any) -> None:
+def _check_session(session: SparkSession, query: StreamingQuery) -> None:
     """Listeners hear the queries of their own session only: the wrong one would never save."""
     if query.isActive and all(str(other.id) != str(query.id) for other in session.streams.active):
         raise InvalidInputError(
@@ -272,7 +275,7 @@ def _check_session(session: Any, query: Any) -> None:
         )
 
 
-def _location_of(query: Any) -> str:
+def _location_of(query: StreamingQuery) -> str:
     """Classic Spark knows where a query's checkpoint lies; over Spark Connect it must be given."""
     found = location_of(query)
     if found is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -21,14 +21,18 @@ from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 from holdfast.spark.types import has_maps, kept_type, key_type
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
 
 @dataclass(frozen=True)
 class Projected(Analyzed):
     """An operator whose rows become one DataFrame by expressions alone."""
 
-    select: Callable[[Sequence[Any]], Any]
+    select: Callable[[Sequence[DataFrame]], DataFrame]
 
-    def project(self, frames: Sequence[Any]) -> Any:
+    def project(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The expressions over the inputs."""
         return self.select(frames)
 
@@ -39,7 +43,7 @@ def projected(declaration: Declaration, task: OperatorTask, *texts: str) -> Proj
     return Projected(declaration, task, lambda frames: selection(frames[0]))
 
 
-def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
+def arrow_schema(struct: StructType, *, without: str | None = WEIGHT) -> pa.Schema:
     """Spark's schema as Arrow's; timestamps in UTC."""
     return pa.schema(
         [
@@ -50,13 +54,15 @@ def arrow_schema(struct: Any, *, without: str | None = WEIGHT) -> Any:
     )
 
 
-def nullable_type(kind: Any) -> Any:
+def nullable_type(kind: pa.DataType) -> pa.DataType:
     """An Arrow type whose parts may all be null: one type, whatever a plan of Spark promises."""
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(f.name, nullable_type(f.type)) for f in kind])
     if pa.types.is_map(kind):
         item = pa.field(kind.item_field.name, nullable_type(kind.item_type))
-        return pa.map_(nullable_type(kind.key_type), item)
+        build: Any = pa.map_  # the stubs know no field as an item
+        mapped: pa.DataType = build(nullable_type(kind.key_type), item)
+        return mapped
     if pa.types.is_list(kind):
         return pa.list_(pa.field(kind.value_field.name, nullable_type(kind.value_type)))
     return kind
@@ -77,7 +83,7 @@ def named(owner: str, build: Callable[[], Any]) -> Any:
         ) from error
 
 
-def key_schema(node: Declaration, df: Any, names: tuple[str, ...]) -> Any:
+def key_schema(node: Declaration, df: DataFrame, names: tuple[str, ...]) -> Any:
     """Arrow schema of some columns that are to be keys."""
     fields = {f.name.lower(): f for f in df.schema.fields}
     for name in names:

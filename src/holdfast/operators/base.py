@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from holdfast.operators.declaration import Declaration
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import Groups, group_rows
 from holdfast.state.arrow.row_equality import normalise
+
+if TYPE_CHECKING:
+    from holdfast.spark.annotations import DataFrame
 
 
 @dataclass(frozen=True)
@@ -137,13 +140,13 @@ class Analyzed(ABC):
     task: OperatorTask
 
     @abstractmethod
-    def project(self, frames: Sequence[Any]) -> Any:
+    def project(self, frames: Sequence[DataFrame]) -> DataFrame:
         """One DataFrame of the inputs: the hash first, then what `OperatorTask.process` reads.
 
         Two inputs become one union with a column that says which side a row is of.
         """
 
-    def partial_aggregate(self, frame: Any) -> Any:
+    def partial_aggregate(self, frame: DataFrame) -> DataFrame | None:
         """The projected rows of one key added up in the JVM, or None where that is not possible.
 
         It pays when keys are few.

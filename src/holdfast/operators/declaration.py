@@ -25,6 +25,7 @@ from holdfast.spark.ddl import check_columns, check_known
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame, SparkSession
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class StaticTable:
     """The table of a static join. check: whether another content is noticed at the next start."""
 
     name: str
-    frame: Callable[[Any], Any]
+    frame: Callable[[SparkSession], DataFrame]
     check: bool = True
 
 
@@ -61,7 +62,7 @@ class Node:
         """How errors name it."""
         return self.name
 
-    def frame(self, inputs: Sequence[Any]) -> Any:
+    def frame(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """The rows of a stateless step, from those of its inputs."""
         raise NotImplementedError
 
@@ -134,7 +135,7 @@ class SourceNode(Node):
 class StepNode(Node):
     """Stateless DataFrame code; `text` describes it in the fingerprint."""
 
-    apply: Callable[[Any], Any]
+    apply: Callable[[DataFrame], DataFrame]
     text: str
     static: StaticTable | None = None
 
@@ -150,7 +151,7 @@ class StepNode(Node):
         """Its text."""
         return self.text
 
-    def frame(self, inputs: Sequence[Any]) -> Any:
+    def frame(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """The user's code over the rows before."""
         return self.apply(inputs[0])
 
@@ -180,7 +181,7 @@ class UnionNode(Node):
         """What it is."""
         return "union"
 
-    def frame(self, inputs: Sequence[Any]) -> Any:
+    def frame(self, inputs: Sequence[DataFrame]) -> DataFrame:
         """All rows by name; those that only add get a weight where others have one."""
         names = [[name for name in frame.columns if name != WEIGHT] for frame in inputs]
         for more in names[1:]:
@@ -215,7 +216,7 @@ class Declaration(Node, ABC):
         """What it means, beyond kind, keys and inputs. Stored: another text is another operator."""
 
     @abstractmethod
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """Types and expressions over the (empty) DataFrames of its inputs.
 
         Imports its `analyze` module inside, so that declaring a pipeline loads no Spark.

@@ -6,7 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -24,8 +24,11 @@ from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.errors import user_code_failed
 from holdfast.spark.row_wise import check_row_wise, marked
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-def source_frame(node: SourceNode, df: Any) -> Any:
+
+def source_frame(node: SourceNode, df: DataFrame) -> DataFrame:
     """A source's rows, its weight under Holdfast's own name; a row without one is an error."""
     weight = node.connector.weight
     if weight is None:
@@ -41,7 +44,7 @@ def source_frame(node: SourceNode, df: Any) -> Any:
     return df.withColumn(weight, given.cast("long")).withColumnRenamed(weight, WEIGHT)
 
 
-def _check_weight(node: SourceNode, df: Any) -> None:
+def _check_weight(node: SourceNode, df: DataFrame) -> None:
     weight = node.connector.weight
     if weight is None:
         return
@@ -57,9 +60,9 @@ def _check_weight(node: SourceNode, df: Any) -> None:
         )
 
 
-def analyze(graph: Graph, spark: Any) -> dict[str, Analyzed]:
+def analyze(graph: Graph, spark: SparkSession) -> dict[str, Analyzed]:
     """Find types and expressions of every operator, on empty inputs."""
-    frames: dict[int, Any] = {id(node): _empty_source(node, spark) for node in graph.sources}
+    frames: dict[int, DataFrame] = {id(node): _empty_source(node, spark) for node in graph.sources}
     found: dict[str, Analyzed] = {}
     operators = {id(node): node for node in graph.operators}
     sinks = {id(node): node for node in graph.sinks}
@@ -83,7 +86,7 @@ def analyze(graph: Graph, spark: Any) -> dict[str, Analyzed]:
     return found
 
 
-def _checked(node: SinkNode, frame: Any) -> Any:
+def _checked(node: SinkNode, frame: DataFrame) -> DataFrame:
     """What goes into a sink, after the sink has looked at the columns and their types."""
     named(node.name, lambda: node.connector.check(node.name, frame.schema))
     return frame
@@ -118,7 +121,7 @@ def _analyzed(node: Declaration, inputs: list[Any], *, late_rows: bool) -> Analy
     return found
 
 
-def _empty_source(node: SourceNode, spark: Any) -> Any:
+def _empty_source(node: SourceNode, spark: SparkSession) -> DataFrame:
     empty = named(node.name, lambda: node.connector.empty(spark))
     _check_weight(node, empty)
     if node.event_time is not None:
@@ -138,7 +141,7 @@ def _late_schema(analyzed: Analyzed) -> Any:
     return late
 
 
-def _stateless(node: Node, inputs: list[Any]) -> Any:
+def _stateless(node: Node, inputs: list[Any]) -> DataFrame:
     """The rows of a step that keeps nothing; what a user function returned is looked at."""
     try:
         after = node.frame([marked(frame) for frame in inputs])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from holdfast.checkpoint import Draft
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
@@ -19,6 +19,9 @@ from holdfast.ids import check_name
 from holdfast.operators.declaration import StaticTable
 from holdfast.runtime.graph import Graph
 from holdfast.spark.errors import spark_failure
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 OWN = "holdfast."
 _TABLE = f"{OWN}static."
@@ -68,7 +71,7 @@ def static_tables(graph: Graph) -> dict[str, StaticTable]:
     return {table.name: table for node in graph.nodes() for table in node.tables()}
 
 
-def table_digests(graph: Graph, spark: Any) -> dict[str, str]:
+def table_digests(graph: Graph, spark: SparkSession) -> dict[str, str]:
     """Digests of the content of all static tables: one aggregation for each."""
     return {
         name: _read_digest(name, table, spark)
@@ -77,7 +80,7 @@ def table_digests(graph: Graph, spark: Any) -> dict[str, str]:
     }
 
 
-def _read_digest(name: str, table: StaticTable, spark: Any) -> str:
+def _read_digest(name: str, table: StaticTable, spark: SparkSession) -> str:
     try:
         return _digest(table.frame(spark))
     except HoldfastError:
@@ -97,7 +100,7 @@ def _read_digest(name: str, table: StaticTable, spark: Any) -> str:
         ) from error
 
 
-def _digest(frame: Any) -> str:
+def _digest(frame: DataFrame) -> str:
     """Count and two sums over the hashes of all rows: independent of their order."""
     names = [f"`{name.replace('`', '``')}`" for name in frame.columns]
     shape = frame.schema.simpleString()
@@ -112,7 +115,8 @@ def _digest(frame: Any) -> str:
         )
         .first()
     )
-    return f"{found['n']}:{found['s']}:{found['x']}"
+    sums = cast("Row", found)  # an aggregate without groups has one row
+    return f"{sums['n']}:{sums['s']}:{sums['x']}"
 
 
 def check_tables(

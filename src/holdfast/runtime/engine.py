@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.checkpoint import Store
 from holdfast.clock import Clock, SystemClock
@@ -51,6 +51,9 @@ from holdfast.spark.errors import explainer, spark_failure
 from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
 from holdfast.storage.open import StorageLocation
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 log = logging.getLogger("holdfast.pipeline")
 _T = TypeVar("_T")
 
@@ -61,7 +64,7 @@ class Engine:
     def __init__(
         self,
         *,
-        spark: Any,
+        spark: SparkSession,
         graph: Graph,
         resolved: Mapping[str, Analyzed],
         store: Store,

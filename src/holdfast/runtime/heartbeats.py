@@ -6,13 +6,16 @@ windows and timers that wait there would never fire. Weight zero means nothing t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.state.partition import first_hash_sql
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
-def with_heartbeats(spark: Any, frame: Any, partitions: int) -> Any:
+
+def with_heartbeats(spark: SparkSession, frame: DataFrame, partitions: int) -> DataFrame:
     """The same rows, and a heartbeat for every partition; `frame` has a hash and a weight."""
     first = first_hash_sql("id", partitions)
     heartbeats = spark.range(0, partitions, 1, 1).selectExpr(

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -52,6 +52,9 @@ from holdfast.spark.partitioning import Shuffle
 from holdfast.state.partition import partition_sql
 from holdfast.storage.open import StorageLocation
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 log = logging.getLogger("holdfast.pipeline")
 _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
 
@@ -77,7 +80,7 @@ class FrameBuilder:
 
     def __init__(
         self,
-        spark: Any,
+        spark: SparkSession,
         graph: Graph,
         analyzed: Mapping[str, Analyzed],
         readers: Mapping[str, SourceReader],
@@ -192,7 +195,7 @@ class FrameBuilder:
             frame.unpersist()
 
     def _build(self, plan: Plan, jobs: Mapping[str, StageJob]) -> None:
-        frames: dict[int, Any] = dict(plan.given)
+        frames: dict[int, DataFrame] = dict(plan.given)
         controls: list[Any] = []
         for operator in self._graph.operators:
             if self._runs(operator, plan):
@@ -227,7 +230,7 @@ class FrameBuilder:
         self,
         node: Declaration,
         plan: Plan,
-        frames: dict[int, Any],
+        frames: dict[int, DataFrame],
         controls: list[Any],
         jobs: Mapping[str, StageJob],
     ) -> None:
@@ -257,7 +260,7 @@ class FrameBuilder:
         frames[id(node)] = kept.where(F.col(CONTROL).isNull()).drop(CONTROL)
         controls.append(kept.where(F.col(CONTROL).isNotNull()).select(CONTROL))
 
-    def _staged(self, frame: Any, spec: StageSpec, schema: Any) -> Any:
+    def _staged(self, frame: DataFrame, spec: StageSpec, schema: Any) -> DataFrame:
         """The rows of a frame through a stage; the same stage is sent as the same function."""
         if spec.job is not None:
             return ArrowMap(_body(spec), schema)(frame)
@@ -290,7 +293,7 @@ class FrameBuilder:
             job=jobs.get(name),
         )
 
-    def _frame(self, node: Node, plan: Plan, frames: dict[int, Any]) -> Any:
+    def _frame(self, node: Node, plan: Plan, frames: dict[int, DataFrame]) -> DataFrame:
         """The rows that a step gives in this epoch."""
         found = frames.get(id(node))
         if found is not None:
@@ -305,7 +308,7 @@ class FrameBuilder:
         frames[id(node)] = made
         return made
 
-    def _source(self, name: str, plan: Plan) -> Any:
+    def _source(self, name: str, plan: Plan) -> DataFrame:
         """The rows of a source in this epoch, counted and with their event times observed."""
         node = next(source for source in self._graph.sources if source.name == name)
         split = plan.splits.get(name)

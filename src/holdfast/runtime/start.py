@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import PendingToken, Store, StoreReader, read_store, recovery_plan
 from holdfast.connectors.base import SinkWriter
@@ -25,6 +25,9 @@ from holdfast.runtime.outputs import History, history_of, not_rebuildable, plann
 from holdfast.settings import Settings
 from holdfast.storage.open import StorageLocation
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @dataclass(frozen=True)
 class StartPlanner:
@@ -35,7 +38,7 @@ class StartPlanner:
     settings: Settings
     resolve: Callable[[], Mapping[str, Analyzed]]
 
-    def writers(self, spark: Any) -> dict[str, SinkWriter]:
+    def writers(self, spark: SparkSession) -> dict[str, SinkWriter]:
         """The sinks, opened."""
         return {
             node.name: node.connector.open(node.name, self.graph.pipeline, self.place, spark)

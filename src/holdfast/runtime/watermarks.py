@@ -12,13 +12,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidInputError
 from holdfast.operators.declaration import SourceNode
 from holdfast.spark.ddl import quoted
 from holdfast.spark.time_zones import micros_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -50,7 +53,7 @@ class Observed:
         return SourceObservation(None if newest is None else int(newest), future, rows)
 
 
-def time_kind(node: SourceNode, frame: Any) -> str:
+def time_kind(node: SourceNode, frame: DataFrame) -> str:
     """The type of a source's event time; one that is no time is refused with its name."""
     found = next(f.dataType for f in frame.schema.fields if _same(f.name, node.event_time))
     kind = str(found.simpleString())
@@ -70,7 +73,9 @@ def _same(name: str, other: str | None) -> bool:
     return other is not None and name.lower() == other.lower()
 
 
-def observe(node: SourceNode, frame: Any, kind: str, clock: Clock) -> tuple[Any, Observed]:
+def observe(
+    node: SourceNode, frame: DataFrame, kind: str, clock: Clock
+) -> tuple[DataFrame, Observed]:
     """Watch the rows and event times of a source go by, without a job of its own."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -92,7 +97,7 @@ def observe(node: SourceNode, frame: Any, kind: str, clock: Clock) -> tuple[Any,
     return seen, Observed(watched)
 
 
-def count_rows(frame: Any) -> tuple[Any, Observed]:
+def count_rows(frame: DataFrame) -> tuple[DataFrame, Observed]:
     """Watch the rows of a source go by that has no event time."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it

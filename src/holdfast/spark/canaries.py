@@ -15,10 +15,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.spark import classic
 from holdfast.spark.session import RuntimeSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _SECONDS_MAX = 60
 
@@ -31,7 +34,7 @@ class Canary:
     reason: str | None = None
 
 
-def try_fast_paths(spark: Any) -> list[Canary]:
+def try_fast_paths(spark: SparkSession) -> list[Canary]:
     """Try every fast path of a classic session; takes a few seconds."""
     settings = RuntimeSettings(spark)
     try:
@@ -40,7 +43,7 @@ def try_fast_paths(spark: Any) -> list[Canary]:
         settings.restore()
 
 
-def _tried(name: str, spark: Any) -> Canary:
+def _tried(name: str, spark: SparkSession) -> Canary:
     try:
         _CANARIES[name](spark)
     except Exception as error:  # noqa: BLE001 - a canary tells, whatever it is
@@ -54,7 +57,7 @@ def _check(found: object, wanted: object) -> None:
         raise ValueError(f"{found} instead of {wanted}")
 
 
-def _selection(spark: Any) -> None:
+def _selection(spark: SparkSession) -> None:
     texts = ("id", "id * 2 AS `a b`")
     select = classic.Selection(*texts)
     for frame in (spark.range(3), spark.range(5)):
@@ -65,25 +68,25 @@ def _as_it_is(batches: Iterable[Any]) -> Iterator[Any]:
     yield from batches
 
 
-def _arrow_map(spark: Any) -> None:
+def _arrow_map(spark: SparkSession) -> None:
     mapped = classic.ArrowMap(_as_it_is, "id long")
     for frame in (spark.range(3), spark.range(5)):
         _check(mapped(frame).collect(), frame.collect())
 
 
-def _plan_ahead(spark: Any) -> None:
+def _plan_ahead(spark: SparkSession) -> None:
     frame = spark.range(3).selectExpr("id + 1 AS id")
     classic.plan_now(frame)
     _check(frame.count(), 3)
 
 
-def _plan_text(spark: Any) -> None:
+def _plan_text(spark: SparkSession) -> None:
     frame = spark.range(3).alias("canary").groupBy("id").count()
     text = classic.analyzed_text(frame, lambda: "")
     _check([name in text for name in ("Aggregate", "SubqueryAlias canary")], [True, True])
 
 
-def _begin_ahead(spark: Any) -> None:
+def _begin_ahead(spark: SparkSession) -> None:
     frame = spark.range(0, 100, 1, 2).repartition(2, "id")
     stages = classic.begin_shuffles(frame)
     _check(len(stages), 1)
@@ -91,7 +94,7 @@ def _begin_ahead(spark: Any) -> None:
     _check(len(frame.collect()), 100)
 
 
-def _row_counts(spark: Any) -> None:
+def _row_counts(spark: SparkSession) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-canary-") as home:
         spark.range(0, 100, 1, 2).write.parquet(f"{home}/in")
         files = [str(file) for file in sorted(Path(home, "in").glob("*.parquet"))]
@@ -109,7 +112,7 @@ def _python_daemon(_: Any) -> None:
         raise TypeError("pyspark.daemon has no manager")
 
 
-def _error_causes(spark: Any) -> None:
+def _error_causes(spark: SparkSession) -> None:
     frame = spark.range(1).selectExpr("assert_true(id > 1, 'canary') AS x")
     try:
         frame.collect()
@@ -121,7 +124,7 @@ def _error_causes(spark: Any) -> None:
         raise ValueError(f"{conditions} without USER_RAISED_EXCEPTION")
 
 
-def _streaming(spark: Any) -> tuple[str, str | None, set[str]]:
+def _streaming(spark: SparkSession) -> tuple[str, str | None, set[str]]:
     """A small query from its start to its end: its location twice, and what a listener heard."""
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -168,13 +171,13 @@ def _streaming(spark: Any) -> tuple[str, str | None, set[str]]:
         spark.streams.removeListener(listener)
 
 
-def _light_listener(spark: Any) -> None:
+def _light_listener(spark: SparkSession) -> None:
     heard = _streaming(spark)[2]
     if not {"batch 0", "ended"} <= heard:
         raise ValueError(f"a query was not heard: {sorted(heard)}")
 
 
-def _location(spark: Any) -> None:
+def _location(spark: SparkSession) -> None:
     wanted, found, _ = _streaming(spark)
     if found is None or not found.endswith(wanted):
         raise ValueError(f"{found} instead of {wanted}")

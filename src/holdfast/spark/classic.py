@@ -20,7 +20,10 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 log = logging.getLogger("holdfast.spark")
 
@@ -187,7 +190,7 @@ def is_of_spark(error: Exception) -> bool:
     return any(base.__module__.startswith(("pyspark", "py4j")) for base in type(error).__mro__)
 
 
-def is_classic(spark: Any) -> bool:
+def is_classic(spark: SparkSession) -> bool:
     """Whether a session has a context in this process; with Spark Connect it has none."""
     try:
         return spark.sparkContext is not None
@@ -203,7 +206,7 @@ class Selection:
         self.texts = texts
         self._columns: Any = None
 
-    def __call__(self, frame: Any) -> Any:
+    def __call__(self, frame: DataFrame) -> DataFrame:
         """The frame with these columns."""
         if not is_classic(frame.sparkSession):
             return frame.selectExpr(*self.texts)
@@ -211,7 +214,7 @@ class Selection:
             "selection", lambda: self._fast(frame), lambda: frame.selectExpr(*self.texts)
         )
 
-    def _fast(self, frame: Any) -> Any:
+    def _fast(self, frame: DataFrame) -> DataFrame:
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
         if self._columns is None:
@@ -230,23 +233,23 @@ class ArrowMap:
         self._function, self._schema = function, schema
         self._call: Any = None
 
-    def __call__(self, frame: Any) -> Any:
+    def __call__(self, frame: DataFrame) -> DataFrame:
         """What the function makes of the frame."""
         if not is_classic(frame.sparkSession):
             return self._public(frame)
         return _either("arrow map", lambda: self._fast(frame), lambda: self._public(frame))
 
-    def _public(self, frame: Any) -> Any:
+    def _public(self, frame: DataFrame) -> DataFrame:
         return frame.mapInArrow(self._function, self._schema)
 
-    def _fast(self, frame: Any) -> Any:
+    def _fast(self, frame: DataFrame) -> DataFrame:
         if self._call is None:
             self._call = self._made(frame)
         call = _reach(_reach(frame, "_jdf"), "mapInArrow")
         made = _wrapped(frame, call(self._call, False, None))  # noqa: FBT003 - Java has no keywords
         return _same("arrow map", made, lambda: self._public(frame))
 
-    def _made(self, frame: Any) -> Any:
+    def _made(self, frame: DataFrame) -> Any:
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 
         pandas_udf = _reach(importlib.import_module("pyspark.sql.pandas.functions"), "pandas_udf")
@@ -258,11 +261,11 @@ class ArrowMap:
         return _reach(udf(*(F.col(f"`{name}`") for name in names)), "_jc")
 
 
-def _wrapped(frame: Any, made: Any) -> Any:
+def _wrapped(frame: DataFrame, made: Any) -> Any:
     return _reach(importlib.import_module(_FRAME), "DataFrame")(made, frame.sparkSession)
 
 
-def _same(path: str, made: Any, public: Callable[[], Any]) -> Any:
+def _same(path: str, made: DataFrame, public: Callable[[], DataFrame]) -> DataFrame:
     """Once a process, a frame of a fast path is held against the one of the public call."""
     if path not in _compared:
         if made.schema != public().schema:

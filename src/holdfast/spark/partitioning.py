@@ -12,7 +12,10 @@ Invariants:
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _MASK = 0xFFFFFFFF
 _SEED = 42  # of the hash function that `repartition` and SQL's `hash` use
@@ -27,7 +30,7 @@ class Shuffle:
         self._by_id: Any = None
         self._by_hash: Any = None
 
-    def __call__(self, frame: Any) -> Any:
+    def __call__(self, frame: DataFrame) -> DataFrame:
         """The same rows, each in its partition."""
         from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
 

@@ -8,12 +8,15 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.spark import daemon
 from holdfast.spark.class_archive import archive_options
 from holdfast.spark.classic import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -83,7 +86,7 @@ def open_session(
     return spark
 
 
-def _start_workers(spark: Any) -> None:
+def _start_workers(spark: SparkSession) -> None:
     """Let Spark start its Python workers while the pipeline is still being planned."""
     try:
         count = min(spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
@@ -101,7 +104,7 @@ def _nothing(batches: Iterable[Any]) -> Iterator[Any]:
 class RuntimeSettings:
     """Sets what the epoch loop relies on, and puts the user's values back afterwards."""
 
-    def __init__(self, spark: Any) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         """Remember what was set before."""
         self._spark = spark
         self._before = {key: spark.conf.get(key, None) for key in RUNTIME}
@@ -120,7 +123,7 @@ class RuntimeSettings:
             log.debug("the settings of the session were not put back", exc_info=True)
 
 
-def check_session(spark: Any) -> None:
+def check_session(spark: SparkSession) -> None:
     """Refuse a session that was stopped, or whose Java is gone, before anything is asked of it."""
     if not is_classic(spark):
         return
@@ -141,7 +144,7 @@ def check_session(spark: Any) -> None:
 _checked: set[str] = set()
 
 
-def check_workers(spark: Any) -> None:
+def check_workers(spark: SparkSession) -> None:
     """Refuse executors whose Python cannot run Holdfast, before the first job; once a session.
 
     Nothing is started where the workers are this very interpreter on this machine.
@@ -205,7 +208,7 @@ def _wrong_python(python: str, reason: str) -> InvalidInputError:
     )
 
 
-def is_local(spark: Any) -> bool:
+def is_local(spark: SparkSession) -> bool:
     """Whether tasks run on this machine, so that one barrier here covers what they wrote."""
     try:
         return str(spark.conf.get("spark.master", "")).startswith("local")

@@ -104,7 +104,7 @@ class _Interrupts:
     def __exit__(self, *_: object) -> None:
         signal.signal(signal.SIGINT, self._before)
 
-    def _handle(self, number: int, frame: Any) -> None:
+    def _handle(self, number: int, frame: object) -> None:
         del number, frame
         if self.asked:
             raise KeyboardInterrupt

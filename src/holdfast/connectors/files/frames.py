@@ -22,9 +22,12 @@ import itertools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.spark.classic import NO_PATTERNS, RAW_FILES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 log = logging.getLogger("holdfast.pipeline")
 _SHOWN = 120
@@ -74,13 +77,13 @@ class FileFrames:
         self._base, self._local, self._schema = base.rstrip("/"), local, schema
         self._columns, self._format = list(columns), format
         self._options = {**({} if format == "parquet" else {"mode": "FAILFAST"}), **options}
-        self._plain: tuple[Any, Any] | None = None
+        self._plain: tuple[SparkSession, DataFrameReader] | None = None
 
     def url(self, path: str) -> str:
         """A file as Spark names it."""
         return f"{'file:' if self._local else ''}{self._base}/{path}"
 
-    def read(self, spark: Any, paths: Sequence[str]) -> Any:
+    def read(self, spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         """The rows of these files, with the declared columns in their order."""
         groups: dict[tuple[tuple[str, ...], str], list[str]] = {}
         for path in paths:
@@ -98,7 +101,9 @@ class FileFrames:
                 return "raw:"
         return "usual:"
 
-    def _group(self, spark: Any, columns: tuple[str, ...], way: str, paths: list[str]) -> Any:
+    def _group(
+        self, spark: SparkSession, columns: tuple[str, ...], way: str, paths: list[str]
+    ) -> DataFrame:
         if way == "usual:" and not columns:
             if self._plain is None or self._plain[0] is not spark:
                 self._plain = spark, self._reader(spark, {})
@@ -113,11 +118,11 @@ class FileFrames:
         frame = reader.load([self.url(path) for path in paths] if alone else self._texts(paths))
         return frame.select(*(f"`{name.replace('`', '``')}`" for name in self._columns))
 
-    def _texts(self, paths: list[str]) -> Any:
+    def _texts(self, paths: list[str]) -> str | list[str]:
         texts = [escaped(self.url(path)) for path in paths]
         return texts[0] if len(texts) == 1 else texts
 
-    def first_bad(self, spark: Any, path: str) -> str | None:
+    def first_bad(self, spark: SparkSession, path: str) -> str | None:
         """The first record of a text file that does not fit the schema."""
         options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
         if self._local:
@@ -127,13 +132,13 @@ class FileFrames:
         rows = frame.where(f"`{_BAD}` IS NOT NULL").limit(1).collect()
         return str(rows[0][_BAD]) if rows else None
 
-    def _reader(self, spark: Any, more: Mapping[str, str]) -> Any:
+    def _reader(self, spark: SparkSession, more: Mapping[str, str]) -> DataFrameReader:
         options = {**self._options, **more}
         return spark.read.schema(self._schema).options(**options).format(self._format)
 
 
 def bad_record(
-    spark: Any,
+    spark: SparkSession,
     frames: FileFrames,
     root: str | None,
     path: str,

@@ -33,6 +33,8 @@ from holdfast.storage import Entry, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from holdfast.spark.classic import Scan
 
 Format = Literal["parquet", "json", "csv"]
@@ -126,7 +128,7 @@ class Files(Source):
         """Column names in the order of the schema."""
         return list(self._names)
 
-    def empty(self, spark: Any) -> Any:
+    def empty(self, spark: SparkSession) -> DataFrame:
         """A DataFrame of the right shape without rows."""
         return spark.createDataFrame([], self.schema_text)
 
@@ -299,7 +301,7 @@ class FilesReader(SourceReader):
         except OSError:
             return ""  # gone or unreadable by now: nothing to compare with
 
-    def read(self, spark: Any, split: Split) -> Any:
+    def read(self, spark: SparkSession, split: Split) -> DataFrame:
         """The rows of some files."""
         if self._frames is None:
             base = self._root or self._source.path.rstrip("/")
@@ -385,7 +387,7 @@ class FilesReader(SourceReader):
 
     # What went wrong
 
-    def explain(self, spark: Any, url: str) -> dict[str, object] | None:
+    def explain(self, spark: SparkSession, url: str) -> dict[str, object] | None:
         """Facts about a file that Spark could not read, if it is one of this source's."""
         path = self._path_of(url)
         if path is None:

@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Collection, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,9 @@ from holdfast.format.owner import NOTHING, Owner
 from holdfast.operators.columns import WEIGHT
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import StorageLocation, location_text, storage_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PIECE_BYTES = 32 << 20
 
@@ -107,7 +110,7 @@ class JournalSink(Sink):
         return [Location(self.path, "appends")]
 
     def open(
-        self, name: str, pipeline: str, store: StorageLocation, spark: Any
+        self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession
     ) -> JournalSinkWriter:
         """Begin to write; the journal is locked for this process."""
         del spark

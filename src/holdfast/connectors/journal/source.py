@@ -32,6 +32,8 @@ from holdfast.storage.open import location_text
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
+    from pyspark.sql import DataFrame, SparkSession
+
     from holdfast.journal import JournalSplit as LogSlice
     from holdfast.journal import Position as LogPosition
 
@@ -88,7 +90,7 @@ class JournalSource(Source):
         """The event's own columns: all that the payload does not have."""
         return list(self._head)
 
-    def empty(self, spark: Any) -> Any:
+    def empty(self, spark: SparkSession) -> DataFrame:
         """A DataFrame of the right shape without rows."""
         return self.shaped(spark.createDataFrame([], self.raw_schema()))
 
@@ -99,7 +101,7 @@ class JournalSource(Source):
         head = [part for part in _HEAD.split(", ") if part.split()[0] in self._head]
         return ", ".join([*head, str(self.payload)])
 
-    def shaped(self, events: Any) -> Any:
+    def shaped(self, events: DataFrame) -> DataFrame:
         """Take the payload apart, if it has a schema."""
         if self.payload is None or self.typed:
             return events
@@ -160,7 +162,7 @@ class JournalSourceReader(SourceReader):
         size = sum(piece.bytes for piece in pieces)
         return Split(self._name, end.sequence - start.sequence, size, (end, tuple(pieces)))
 
-    def read(self, spark: Any, split: Split) -> Any:
+    def read(self, spark: SparkSession, split: Split) -> DataFrame:
         """The events of a split, each byte range in a task of its own."""
         from holdfast.operators.analyze import arrow_schema
 

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping, Sequence
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -51,6 +51,9 @@ from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.local.disk import current_disk
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, location_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _STAGING = "_staging"
 _EPOCH = re.compile(r"hf_epoch=(\d+)/")
@@ -120,7 +123,9 @@ class Parquet(Sink):
         """The directory or prefix."""
         return [Location(self.path, "writes")]
 
-    def open(self, name: str, pipeline: str, store: StorageLocation, spark: Any) -> SinkWriter:
+    def open(
+        self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession
+    ) -> SinkWriter:
         """Begin to write."""
         del spark
         if self.mode == "changelog":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
@@ -39,6 +39,9 @@ from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import check_columns, quoted
 from holdfast.spark.types import hashed, kept_type, key_type
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 HOLISTIC = frozenset({"percentile", "collect_list", "collect_set", "first", "udaf"})
 _TOP = "-72057594037927936L"
 _LOW = "72057594037927935L"
@@ -65,11 +68,11 @@ class AnalyzedAggregate(Analyzed):
     sums: Sequence[str] | None
     """SQL of partial aggregation; None where a fold must see every row."""
 
-    def project(self, frames: Sequence[Any]) -> Any:
+    def project(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Hash, keys and inputs of the folds."""
         return self.select(frames[0])
 
-    def partial_aggregate(self, frame: Any) -> Any:
+    def partial_aggregate(self, frame: DataFrame) -> DataFrame | None:
         """Rows of one key and weight as one row, in the JVM."""
         if self.sums is None:
             return None
@@ -80,13 +83,13 @@ class AnalyzedAggregate(Analyzed):
         return grouped.agg(*(F.expr(text) for text in [*self.sums, count]))
 
 
-def analyze_aggregate(node: AggregateDeclaration, df: Any) -> AnalyzedAggregate:
+def analyze_aggregate(node: AggregateDeclaration, df: DataFrame) -> AnalyzedAggregate:
     """Folds, and the columns that the JVM computes for them."""
     return aggregate_by(node, node.keys, node.aggregates, df)
 
 
 def aggregate_by(
-    node: Declaration, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], df: Any
+    node: Declaration, keys: tuple[str, ...], aggregates: Mapping[str, Aggregate], df: DataFrame
 ) -> AnalyzedAggregate:
     """Aggregates by some keys, for an operator that aggregates or one that builds on that."""
     changes = WEIGHT in df.columns
@@ -148,7 +151,7 @@ def _partial_sum(fold: SumFold, types: Mapping[str, Any]) -> list[str] | None:
     return [f"sum(`{x}`) AS `{x}`", count]
 
 
-def _type_of(df: Any, aggregate: Aggregate) -> Any:
+def _type_of(df: DataFrame, aggregate: Aggregate) -> Any:
     if aggregate.expression is None:
         return None
     return df.selectExpr(f"({aggregate.expression}) AS x").schema.fields[0].dataType
@@ -251,7 +254,7 @@ def _sketch(name: str, column: str, aggregate: Aggregate, kind: Any) -> tuple[Fo
 class HolisticAnalyzer:
     """Folds of one operator; those with the same inputs share a bag of values."""
 
-    def __init__(self, node: Declaration, df: Any, *, changes: bool) -> None:
+    def __init__(self, node: Declaration, df: DataFrame, *, changes: bool) -> None:
         """For one operator over one input."""
         self._node, self._df, self._changes = node, df, changes
         self._shared: dict[tuple[tuple[str, ...], bool], tuple[tuple[str, ...], str]] = {}

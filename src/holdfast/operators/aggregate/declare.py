@@ -15,6 +15,7 @@ from holdfast.operators.sort_order import SortKey
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 AggregateKind = Literal[
     "count",
@@ -159,7 +160,7 @@ class AggregateDeclaration(Declaration):
         """The aggregates, as in SQL."""
         return {column: str(aggregate) for column, aggregate in self.aggregates.items()}
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """Folds, and the columns that the JVM computes for them."""
         from holdfast.operators.aggregate.analyze import analyze_aggregate
 

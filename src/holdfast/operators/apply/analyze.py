@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -14,8 +14,11 @@ from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.declaration import Declaration
 from holdfast.spark.ddl import check_columns, quoted
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def analyze_apply(node: ApplyDeclaration, df: Any) -> Projected:
+
+def analyze_apply(node: ApplyDeclaration, df: DataFrame) -> Projected:
     """State and output have the types that the user declared, the input its own."""
     weighted = WEIGHT in df.columns
     row = arrow_schema(df.schema)
@@ -60,7 +63,7 @@ def analyze_apply(node: ApplyDeclaration, df: Any) -> Projected:
     return projected(node, task, *texts)
 
 
-def _schema(df: Any, text: str, node: Declaration) -> Any:
+def _schema(df: DataFrame, text: str, node: Declaration) -> Any:
     try:
         return arrow_schema(df.sparkSession.createDataFrame([], text).schema)
     except Exception as error:

@@ -22,6 +22,7 @@ from holdfast.spark.ddl import ddl_columns
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 APPLY_WEIGHT = "_weight"
 
@@ -54,7 +55,7 @@ class ApplyDeclaration(Declaration):
         }
         return params | {name: str(value) for name, value in more.items() if value is not None}
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """State and output have the types that the user declared, the input its own."""
         from holdfast.operators.apply.analyze import analyze_apply
 

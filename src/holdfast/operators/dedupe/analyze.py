@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -13,8 +13,11 @@ from holdfast.operators.dedupe.declare import DedupeDeclaration, DistinctDeclara
 from holdfast.operators.dedupe.execute import DedupeTask, DistinctTask
 from holdfast.spark.ddl import quoted
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def analyze_distinct(node: DistinctDeclaration, df: Any) -> Projected:
+
+def analyze_distinct(node: DistinctDeclaration, df: DataFrame) -> Projected:
     """Every distinct row once."""
     names = tuple(name for name in df.columns if name != WEIGHT)
     task = DistinctTask(node.name, key_schema(node, df, names), node.retracts)
@@ -23,7 +26,7 @@ def analyze_distinct(node: DistinctDeclaration, df: Any) -> Projected:
     return projected(node, task, *texts)
 
 
-def analyze_dedupe(node: DedupeDeclaration, df: Any) -> Projected:
+def analyze_dedupe(node: DedupeDeclaration, df: DataFrame) -> Projected:
     """The first row of each key."""
     keys = key_schema(node, df, node.keys)
     row = arrow_schema(df.schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
@@ -19,6 +19,7 @@ from holdfast.operators.declaration import (
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,7 +32,7 @@ class DistinctDeclaration(Declaration):
         """The keys say it all."""
         return {}
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """All columns are the key."""
         from holdfast.operators.dedupe.analyze import analyze_distinct
 
@@ -60,7 +61,7 @@ class DedupeDeclaration(Declaration):
             return {}
         return {"time": self.bound.time, "within_us": str(self.bound.within_us)}
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """Keys, the row, and the column of event time."""
         from holdfast.operators.dedupe.analyze import analyze_dedupe
 

@@ -7,9 +7,10 @@ right side in others, as long as they have one type: rows stay narrow on their w
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
@@ -24,6 +25,9 @@ from holdfast.operators.join.matching import Reach
 from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 from holdfast.spark.types import has_maps, kept_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SIDES = ("left", "right")
 _DIGITS_MAX = 38
@@ -47,7 +51,9 @@ class _Input:
         return names.index(name.lower()) if name.lower() in names else None
 
 
-def analyze_join(node: JoinDeclaration, frames: Sequence[Any], *, late_rows: bool) -> AnalyzedJoin:
+def analyze_join(
+    node: JoinDeclaration, frames: Sequence[DataFrame], *, late_rows: bool
+) -> AnalyzedJoin:
     """Task and DataFrame code of a join."""
     spec = node.spec
     inputs = [
@@ -80,14 +86,14 @@ def analyze_join(node: JoinDeclaration, frames: Sequence[Any], *, late_rows: boo
     return AnalyzedJoin(node, task, parts, tuple(where for _, where in sides))
 
 
-def _weight(df: Any, *, weighted: bool) -> list[str]:
+def _weight(df: DataFrame, *, weighted: bool) -> list[str]:
     """The weight of each row, where rows of one side can be retracted."""
     if not weighted:
         return []
     return [WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}"]
 
 
-def _common(node: JoinDeclaration, df: Any, left: str, right: str, kinds: list[Any]) -> Any:
+def _common(node: JoinDeclaration, df: DataFrame, left: str, right: str, kinds: list[Any]) -> Any:
     """The type in which both keys are compared."""
     if kinds[0] == kinds[1]:
         return kinds[0]
@@ -280,13 +286,11 @@ class AnalyzedJoin(Analyzed):
     parts: tuple[Selection, ...]
     conditions: tuple[str | None, ...]
 
-    def project(self, frames: Sequence[Any]) -> Any:
+    def project(self, frames: Sequence[DataFrame]) -> DataFrame:
         """The union of both sides."""
-        union = None
-        for df, select, where in zip(frames, self.parts, self.conditions, strict=True):
-            part = select(df if where is None else df.where(where))
-            union = part if union is None else union.unionByName(part)
-        return union
+        sides = zip(frames, self.parts, self.conditions, strict=True)
+        parts = [select(df if where is None else df.where(where)) for df, select, where in sides]
+        return functools.reduce(lambda union, part: union.unionByName(part), parts)
 
 
 def _expressions(

@@ -28,6 +28,7 @@ from holdfast.spark.ddl import check_columns, quoted
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 _SPELLINGS = {
@@ -112,7 +113,7 @@ class JoinDeclaration(Declaration):
             )
         return params
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """Both sides as one DataFrame."""
         from holdfast.operators.join.analyze import analyze_join
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -20,8 +21,11 @@ from holdfast.operators.setops.execute import SetTask
 from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
-def analyze_rows(node: SetDeclaration, frames: Sequence[Any]) -> Projected:
+
+def analyze_rows(node: SetDeclaration, frames: Sequence[DataFrame]) -> Projected:
     """Both sides as one union, by name; the hash is taken of the types that both share."""
     names = [name for name in frames[0].columns if name != WEIGHT]
     others = [name for name in frames[1].columns if name != WEIGHT]
@@ -35,12 +39,9 @@ def analyze_rows(node: SetDeclaration, frames: Sequence[Any]) -> Projected:
             more.append(WEIGHT if WEIGHT in df.columns else f"1L AS {WEIGHT}")
         parts.append(Selection(*(quoted(name) for name in names), *more))
 
-    def sides(inputs: Sequence[Any]) -> Any:
-        done = None
-        for select, df in zip(parts, inputs, strict=True):
-            part = select(df)
-            done = part if done is None else done.unionByName(part)
-        return done
+    def sides(inputs: Sequence[DataFrame]) -> DataFrame:
+        made = [select(df) for select, df in zip(parts, inputs, strict=True)]
+        return functools.reduce(lambda union, part: union.unionByName(part), made)
 
     keys = key_schema(node, sides(frames), tuple(names))
     row = pa.schema([pa.field(f.name, nullable_type(f.type)) for f in keys])

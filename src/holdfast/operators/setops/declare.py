@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.operators.columns import WEIGHT
 from holdfast.operators.declaration import (
@@ -18,6 +18,7 @@ from holdfast.spark.ddl import quoted
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,7 +36,7 @@ class SetDeclaration(Declaration):
         """The rule; the keys are all columns."""
         return self.rule
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """Both sides as one union."""
         from holdfast.operators.setops.analyze import analyze_rows
 
@@ -81,7 +82,7 @@ def select_step(before: Node, columns: Mapping[str, str], *, expressions: bool =
         for name, source in columns.items()
     ]
 
-    def apply(df: Any) -> Any:
+    def apply(df: DataFrame) -> DataFrame:
         return df.selectExpr(*texts, *([WEIGHT] if WEIGHT in df.columns else []))
 
     return StepNode(

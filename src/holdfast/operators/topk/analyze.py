@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
@@ -22,10 +22,13 @@ from holdfast.operators.topk.declare import TopKDeclaration
 from holdfast.operators.topk.execute import TopKTask
 from holdfast.spark.ddl import check_columns, quoted
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 _EVERYTHING = "_all"
 
 
-def analyze_top_k(node: TopKDeclaration, df: Any) -> Projected:
+def analyze_top_k(node: TopKDeclaration, df: DataFrame) -> Projected:
     """The columns that rows are ordered by, plain ones and those that the JVM computes."""
     changes = WEIGHT in df.columns
     row = arrow_schema(df.schema)

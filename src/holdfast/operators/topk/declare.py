@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.arguments import several, text_of
 from holdfast.errors import InvalidInputError
@@ -13,6 +13,7 @@ from holdfast.operators.sort_order import SortKey, parse_order
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 K_MAX = 1_000_000
 
@@ -31,7 +32,7 @@ class TopKDeclaration(Declaration):
         params = {"k": str(self.k), "order": ", ".join(str(key) for key in self.order)}
         return params if self.rank is None else {**params, "rank": self.rank}
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """The columns that rows are ordered by."""
         from holdfast.operators.topk.analyze import analyze_top_k
 

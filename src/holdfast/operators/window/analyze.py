@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
@@ -22,6 +22,9 @@ from holdfast.spark.classic import Selection
 from holdfast.spark.ddl import quoted
 from holdfast.spark.time_zones import micros_sql
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 # Where tasks put the window: not under its own names, which an input may have too.
 _PLACES = {"hf window start": START, "hf window end": END}
 
@@ -34,12 +37,12 @@ class AnalyzedWindow(Analyzed):
     with_places: Selection
     select: Selection
 
-    def project(self, frames: Sequence[Any]) -> Any:
+    def project(self, frames: Sequence[DataFrame]) -> DataFrame:
         """Every row once, with its event time."""
         return self.select(self.with_places(frames[0].where(self.timed)))
 
 
-def analyze_window(node: WindowDeclaration, df: Any, *, late_rows: bool) -> AnalyzedWindow:
+def analyze_window(node: WindowDeclaration, df: DataFrame, *, late_rows: bool) -> AnalyzedWindow:
     """The aggregate by keys and window as it would be without time, and the task around it.
 
     The window columns are null here: xxhash64 passes over nulls, so that rows are placed by their
@@ -100,7 +103,7 @@ def _renamed(inner: AggregateTask) -> AggregateTask:
     return replace(inner, keys=pa.schema(fields))
 
 
-def _time_kind(node: WindowDeclaration, df: Any) -> str:
+def _time_kind(node: WindowDeclaration, df: DataFrame) -> str:
     """The type of the window's bounds: that of the time, dates as timestamps."""
     kind = df.selectExpr(f"({node.window.time}) AS x").schema.fields[0].dataType
     if isinstance(kind, T.TimestampNTZType):

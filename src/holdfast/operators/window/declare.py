@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from holdfast.errors import InvalidInputError
 from holdfast.operators.aggregate.declare import Aggregate
@@ -22,6 +22,7 @@ from holdfast.operators.sort_order import PLAIN
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
+    from holdfast.spark.annotations import DataFrame
 
 Emit = Literal["update", "close"]
 WindowKind = Literal["tumbling", "sliding", "session"]
@@ -79,7 +80,7 @@ class WindowDeclaration(Declaration):
             for column, aggregate in self.aggregates.items()
         }
 
-    def analyze(self, frames: Sequence[Any], *, late_rows: bool) -> Analyzed:
+    def analyze(self, frames: Sequence[DataFrame], *, late_rows: bool) -> Analyzed:
         """The aggregate as it would be without time, and the work around it."""
         from holdfast.operators.window.analyze import analyze_window
 
