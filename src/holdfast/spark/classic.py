@@ -254,9 +254,7 @@ class ArrowMap:
 
         pandas_udf = _reach(importlib.import_module("pyspark.sql.pandas.functions"), "pandas_udf")
         kinds = _reach(importlib.import_module("pyspark.util"), "PythonEvalType")
-        udf = pandas_udf(
-            self._function, returnType=self._schema, functionType=kinds.SQL_MAP_ARROW_ITER_UDF
-        )
+        udf = pandas_udf(self._function, self._schema, kinds.SQL_MAP_ARROW_ITER_UDF)
         names = [name.replace("`", "``") for name in frame.columns]
         return _reach(udf(*(F.col(f"`{name}`") for name in names)), "_jc")
 
@@ -274,12 +272,12 @@ def _same(path: str, made: DataFrame, public: Callable[[], DataFrame]) -> DataFr
     return made
 
 
-def plan_now(action: Any) -> None:
+def plan_now(action: DataFrame) -> None:
     """Let Spark plan an action that runs later."""
     _if_there("plan ahead", lambda: _executed_plan(action), None)
 
 
-def begin_shuffles(action: Any) -> list[Any]:
+def begin_shuffles(action: DataFrame) -> list[Any]:
     """Begin the stages of a planned action that only read sources; returns them.
 
     They run where cores are free, and the action finds their output. A stage that fails here is
@@ -288,7 +286,7 @@ def begin_shuffles(action: Any) -> list[Any]:
     return _if_there("begin ahead", lambda: _begin_shuffles(action), [])
 
 
-def _begin_shuffles(action: Any) -> list[Any]:
+def _begin_shuffles(action: DataFrame) -> list[Any]:
     begun = []
     waiting = [_executed_plan(action)]
     while waiting:
@@ -323,7 +321,7 @@ class Scan:
     pushed: bool
 
 
-def scans_of(action: Any) -> list[Scan] | None:
+def scans_of(action: DataFrame) -> list[Scan] | None:
     """What an action has read from files, as Spark has counted it; None where it does not tell."""
     return _either("row counts", lambda: [*_scans(_executed_plan(action))], lambda: None)
 
@@ -347,26 +345,24 @@ def _scans(plan: Any) -> Iterator[Scan]:
             )
 
 
-def analyzed_text(frame: Any, explain: Callable[[], str]) -> str:
+def analyzed_text(frame: DataFrame, explain: Callable[[], str]) -> str:
     """The analysed plan of a frame as text, without optimising it; or what `explain` gives."""
     if not is_classic(frame.sparkSession):
         return explain()
     return _either("plan text", lambda: str(_reach(_execution(frame), "analyzed")()), explain)
 
 
-def _execution(frame: Any) -> Any:
+def _execution(frame: DataFrame) -> Any:
     return _reach(_reach(frame, "_jdf"), "queryExecution")()
 
 
-def _executed_plan(action: Any) -> Any:
+def _executed_plan(action: DataFrame) -> Any:
     return _reach(_execution(action), "executedPlan")()
 
 
 def _names(node: Any) -> list[str]:
-    found = [str(_reach(node, "nodeName")())]
-    for child in _children(node):
-        found.extend(_names(child))
-    return found
+    below = [name for child in _children(node) for name in _names(child)]
+    return [str(_reach(node, "nodeName")()), *below]
 
 
 def _children(node: Any) -> list[Any]:

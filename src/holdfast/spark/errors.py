@@ -13,11 +13,14 @@ import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import holdfast.errors
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError, StorageError
 from holdfast.spark.classic import causes_of, is_of_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _OURS = re.compile(r"holdfast\.errors\.(\w+): (.+)")
 _CAUSE = re.compile(r"\bcause=([a-z_]+)")
@@ -102,7 +105,7 @@ def spark_failure(
     )
 
 
-def explainer(readers: Mapping[str, Any], spark: Any) -> Explain:
+def explainer(readers: Mapping[str, Any], spark: SparkSession) -> Explain:
     """Asks every source whether a file is one of its own."""
 
     def explain(url: str) -> Mapping[str, object] | None:

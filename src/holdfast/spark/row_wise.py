@@ -15,10 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError
 from holdfast.spark.classic import analyzed_text
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 STREAM = "__hf_stream"
 _VIEW = "__hf_plan"
@@ -69,12 +72,12 @@ class _PlanNode:
             yield from child.walk()
 
 
-def marked(frame: Any) -> Any:
+def marked(frame: DataFrame) -> DataFrame:
     """The stream as a plan shows it."""
     return frame.alias(STREAM)
 
 
-def check_row_wise(frame: Any, step: str, *, retracts: bool) -> None:
+def check_row_wise(frame: DataFrame, step: str, *, retracts: bool) -> None:
     """Refuse a step that needs more than one row at a time, or changes what is retracted.
 
     Args:
@@ -123,12 +126,12 @@ def _crossing(node: _PlanNode) -> str | None:
     return None
 
 
-def _plan(frame: Any) -> _PlanNode:
+def _plan(frame: DataFrame) -> _PlanNode:
     """The analysed plan of a frame."""
     return _tree(analyzed_text(frame, lambda: _explained(frame)).splitlines())
 
 
-def _explained(frame: Any) -> str:
+def _explained(frame: DataFrame) -> str:
     """The same by public calls: a view for a moment, since `explain` prints."""
     spark = frame.sparkSession
     frame.createOrReplaceTempView(_VIEW)
