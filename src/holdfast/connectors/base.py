@@ -37,6 +37,7 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from holdfast.checkpoint import Draft, PendingToken, StoreReader
     from holdfast.connectors.locations import Location
@@ -256,7 +257,7 @@ class Sink(ABC):
         """What else gives it its meaning; stored in the fingerprint."""
         return {}
 
-    def check(self, name: str, schema: Any) -> None:
+    def check(self, name: str, schema: StructType) -> None:
         """Refuse, before the first epoch, rows that could never be published.
 
         name: what the pipeline calls the sink. schema: the `StructType` of its rows. By default:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +29,9 @@ from holdfast.state.arrow.row_equality import normalise
 
 if TYPE_CHECKING:
     from holdfast.spark.annotations import DataFrame
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+"""Rows of either kind: what comes back is of the kind that went in."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,10 @@ class EpochContext:
 class TaskResult:
     """What one partition of an epoch came to; the counter `changes` is for changes left out."""
 
-    changes: Any
-    updates: Mapping[str, Any] = field(default_factory=dict)
+    changes: pa.RecordBatch | None
+    updates: Mapping[str, pa.RecordBatch | pa.Table] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
-    late: Any = None
+    late: pa.RecordBatch | None = None
 
 
 class OperatorTask(ABC):
@@ -71,11 +74,13 @@ class OperatorTask(ABC):
 
     @property
     @abstractmethod
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """Arrow schema of the changes, with the weight where rows can be retracted."""
 
     @abstractmethod
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Fold the rows of one partition in.
 
         Args:
@@ -84,7 +89,7 @@ class OperatorTask(ABC):
             context: what is known about the epoch.
         """
 
-    def visible(self, rows: pa.Table) -> pa.Table:
+    def visible(self, rows: Rows) -> Rows:
         """Of stored rows of the view, those that show, each as often as it is there.
 
         A bag holds how often in its weight. One row for each key shows as it is.
@@ -122,7 +127,7 @@ class OperatorTask(ABC):
         return self.timed
 
     @property
-    def late(self) -> Any:
+    def late(self) -> pa.Schema | None:
         """Arrow schema of rows that came too late, or None."""
         return None
 
@@ -155,19 +160,19 @@ class Analyzed(ABC):
         return None
 
 
-def repeated(rows: Any, counts: str) -> Any:
+def repeated(rows: Rows, counts: str) -> Rows:
     """Every row as often as a column says; those with less than one do not show."""
     column = rows.column(rows.schema.get_field_index(counts))
     times = np.maximum(column.to_numpy(zero_copy_only=False), 0)
     return rows.take(pa.array(np.repeat(np.arange(rows.num_rows), times)))
 
 
-def positive(rows: Any, counts: str) -> Any:
+def positive(rows: Rows, counts: str) -> Rows:
     """The rows for which a column is more than zero."""
     return rows.filter(pc.greater(rows.column(counts), 0))
 
 
-def retyped(rows: Any, types: Mapping[str, Any]) -> Any:
+def retyped(rows: pa.RecordBatch, types: Mapping[str, pa.DataType]) -> pa.RecordBatch:
     """The rows with these types: Spark says differently, from plan to plan, what may be null."""
     wrong = [n for n, kind in types.items() if rows.schema.field(n).type != kind]
     for name in wrong:
@@ -176,7 +181,7 @@ def retyped(rows: Any, types: Mapping[str, Any]) -> Any:
     return rows
 
 
-def group_by_key(rows: Any, keys: list[str]) -> tuple[Groups, list[Any]]:
+def group_by_key(rows: pa.RecordBatch, keys: list[str]) -> tuple[Groups, list[Any]]:
     """Rows of one batch by key, and the normalised key columns."""
     hashes = rows.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64)
     columns = [normalise(rows.column(name)) for name in keys]
@@ -191,7 +196,7 @@ def group_numbers(groups: Groups, count: int) -> np.ndarray:
     return numbers
 
 
-def weights_of(rows: Any) -> np.ndarray:
+def weights_of(rows: pa.RecordBatch) -> np.ndarray:
     """How many rows each row stands for; one where the stream only adds."""
     units = units_of(rows)
     index = rows.schema.get_field_index(TIMES)
@@ -201,7 +206,7 @@ def weights_of(rows: Any) -> np.ndarray:
     return weights
 
 
-def units_of(rows: Any) -> np.ndarray:
+def units_of(rows: pa.RecordBatch) -> np.ndarray:
     """The weight of each row, and of every row that it was made of."""
     index = rows.schema.get_field_index(WEIGHT)
     if index < 0:
@@ -220,8 +225,8 @@ def units_of(rows: Any) -> np.ndarray:
 
 
 def changes_batch(
-    schema: Any, old: list[Any] | None, gone: np.ndarray, new: list[Any], born: np.ndarray
-) -> Any:
+    schema: pa.Schema, old: list[Any] | None, gone: np.ndarray, new: list[Any], born: np.ndarray
+) -> pa.RecordBatch:
     """Rows retracted (weight -1) and rows given (weight +1), as one batch."""
     keep = pa.array(np.flatnonzero(born))
     added = [column.take(keep) for column in new]

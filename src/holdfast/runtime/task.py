@@ -109,7 +109,7 @@ def source_of(place: StorageLocation, pipeline: str) -> RunSource:
     return found
 
 
-def run_stage(spec: StageSpec, batches: Iterable[Any]) -> Iterator[Any]:
+def run_stage(spec: StageSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The body of `mapInArrow`."""
     from pyspark import TaskContext
 
@@ -152,7 +152,7 @@ def _spare_the_collector() -> None:
         gc.freeze()
 
 
-def partition_of_rows(batches: Sequence[Any], partitions: int) -> int:
+def partition_of_rows(batches: Sequence[pa.RecordBatch], partitions: int) -> int:
     """Which partition these rows are of; -1 without rows.
 
     Taken from the rows themselves: the number of the task also counts the tasks of other operators
@@ -163,7 +163,9 @@ def partition_of_rows(batches: Sequence[Any], partitions: int) -> int:
     return partition_of(vnode_of(int(batches[0].column(HASH)[0].as_py())), partitions)
 
 
-def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) -> Iterator[Any]:
+def _run(
+    spec: StageSpec, job: StageJob, partition: int, received: list[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     counters: dict[str, int] = {}
     runs: list[RunInfo] = []
     counts: dict[str, tuple[int, int]] = {}
@@ -208,7 +210,7 @@ def _run(spec: StageSpec, job: StageJob, partition: int, received: list[Any]) ->
 
 
 def _process(
-    spec: StageSpec, operator: OperatorTask, job: StageJob, partition: int, rows: Any
+    spec: StageSpec, operator: OperatorTask, job: StageJob, partition: int, rows: pa.RecordBatch
 ) -> tuple[TaskResult, list[RunInfo], dict[str, tuple[int, int]]]:
     source = source_of(spec.place, spec.pipeline)
     storage = storage_of(spec.place)

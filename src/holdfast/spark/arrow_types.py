@@ -42,7 +42,7 @@ if TIME_TYPE is not None:
 _BACK = {arrow: spark for spark, arrow in _PLAIN.items()}
 
 
-def arrow_type(kind: Any) -> Any:
+def arrow_type(kind: T.DataType) -> pa.DataType | None:
     """The Arrow type of a Spark type; None where there is none at some depth."""
     if isinstance(kind, T.UserDefinedType):
         return arrow_type(kind.sqlType())
@@ -57,31 +57,30 @@ def arrow_type(kind: Any) -> Any:
         key, value = arrow_type(kind.keyType), arrow_type(kind.valueType)
         if key is None or value is None:
             return None
-        return pa.map_(
+        build: Any = pa.map_  # the stubs know no fields as its parts
+        mapped: pa.DataType = build(
             pa.field("key", key, nullable=False),
             pa.field("value", value, nullable=kind.valueContainsNull),
         )
+        return mapped
     if isinstance(kind, T.StructType):
-        kinds = [arrow_type(field.dataType) for field in kind.fields]
-        if any(found is None for found in kinds):
-            return None
-        return pa.struct(
-            [_arrow_field(field, found) for field, found in zip(kind.fields, kinds, strict=True)]
-        )
+        parts = [(field, arrow_type(field.dataType)) for field in kind.fields]
+        fields = [_arrow_field(field, found) for field, found in parts if found is not None]
+        return pa.struct(fields) if len(fields) == len(parts) else None
     return next((arrow for spark, arrow in _PLAIN.items() if isinstance(kind, spark)), None)
 
 
-def _arrow_field(field: Any, kind: Any) -> Any:
+def _arrow_field(field: T.StructField, kind: pa.DataType) -> pa.Field[Any]:
     given = {_METADATA: json.dumps(field.metadata).encode()} if field.metadata else None
     return pa.field(field.name, kind, nullable=field.nullable, metadata=given)
 
 
-def spark_schema(schema: pa.Schema) -> Any:
+def spark_schema(schema: pa.Schema) -> T.StructType:
     """The Spark schema of an Arrow schema."""
     return T.StructType([_spark_field(field) for field in schema])
 
 
-def spark_type(arrow: pa.DataType) -> Any:
+def spark_type(arrow: pa.DataType) -> T.DataType:
     """The Spark type of an Arrow type; types that Spark has not are refused."""
     if pa.types.is_decimal(arrow):
         return T.DecimalType(arrow.precision, arrow.scale)
@@ -96,10 +95,11 @@ def spark_type(arrow: pa.DataType) -> Any:
         return T.StringType()
     if arrow not in _BACK:
         raise TypeError(f"Spark has no type for {arrow}")
-    return _BACK[arrow]()
+    made: T.DataType = _BACK[arrow]()
+    return made
 
 
-def _spark_field(field: pa.Field[Any]) -> Any:
+def _spark_field(field: pa.Field[Any]) -> T.StructField:
     given = (field.metadata or {}).get(_METADATA)
     metadata = json.loads(given) if given else None
     return T.StructField(field.name, spark_type(field.type), field.nullable, metadata)

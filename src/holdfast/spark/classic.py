@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("holdfast.spark")
 
@@ -228,7 +229,7 @@ class Selection:
 class ArrowMap:
     """`mapInArrow` with always the same function, over frames of always the same columns."""
 
-    def __init__(self, function: Callable[[Any], Any], schema: Any) -> None:
+    def __init__(self, function: Callable[[Any], Any], schema: StructType | str) -> None:
         """Keep the function; it is pickled with the first frame."""
         self._function, self._schema = function, schema
         self._call: Any = None

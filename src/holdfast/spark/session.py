@@ -47,7 +47,7 @@ _COMPILE_LATER = (
 
 def open_session(
     *, app: str, master: str | None = None, config: Mapping[str, str] | None = None
-) -> Any:
+) -> SparkSession:
     """A session for a pipeline; an active one is used as it is."""
     try:
         from pyspark.sql import SparkSession

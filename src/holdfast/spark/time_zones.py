@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 
-def in_utc(batch: Any) -> Any:
+def in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     """A batch whose timestamps with a zone are labelled UTC; nothing is copied."""
     schema = _utc_schema(batch.schema)
     if schema is None:
@@ -28,24 +28,27 @@ def in_utc(batch: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=256)
-def _utc_schema(schema: Any) -> Any:
+def _utc_schema(schema: pa.Schema) -> pa.Schema | None:
     """The schema in UTC; None when it is that already."""
     fields = [field.with_type(utc_type(field.type)) for field in schema]
-    made = pa.schema(fields, metadata=schema.metadata)
+    metadata: Any = schema.metadata
+    made = pa.schema(fields, metadata=metadata)
     return None if made.equals(schema) else made
 
 
-def utc_type(kind: Any) -> Any:
+def utc_type(kind: pa.DataType) -> pa.DataType:
     """A type with UTC in place of every other zone."""
     if pa.types.is_timestamp(kind) and kind.tz is not None and kind.tz != "UTC":
         return pa.timestamp(kind.unit, tz="UTC")
     if pa.types.is_struct(kind):
         return pa.struct([field.with_type(utc_type(field.type)) for field in kind])
     if pa.types.is_map(kind):
-        return pa.map_(
+        build: Any = pa.map_  # the stubs know no fields as its parts
+        mapped: pa.DataType = build(
             kind.key_field.with_type(utc_type(kind.key_type)),
             kind.item_field.with_type(utc_type(kind.item_type)),
         )
+        return mapped
     if pa.types.is_list(kind):
         return pa.list_(kind.value_field.with_type(utc_type(kind.value_type)))
     return kind

@@ -10,12 +10,15 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql import types as T  # noqa: N812 - everybody's name for it
 
 from holdfast.errors import InvalidInputError
 from holdfast.spark.arrow_types import TIME_TYPE, arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _PLAIN = (
     T.BooleanType,
@@ -35,15 +38,15 @@ _TIMES = (T.DayTimeIntervalType, *([TIME_TYPE] if TIME_TYPE is not None else [])
 _WHOLE = tuple(time() for time in _TIMES)
 
 
-def kept_type(kind: Any, column: str) -> Any:
+def kept_type(kind: T.DataType, column: str) -> pa.DataType:
     """The Arrow type of a column that state keeps; a type that it cannot keep is refused."""
     for part in _leaves(kind):
         if not _is_kept(part):
             raise unsupported(kind, part, column)
-    return arrow_type(kind)
+    return cast("pa.DataType", arrow_type(kind))
 
 
-def key_type(kind: Any, column: str) -> Any:
+def key_type(kind: T.DataType, column: str) -> pa.DataType:
     """The Arrow type of a column that rows are grouped, joined or compared by."""
     for part in _leaves(kind):
         if isinstance(part, T.MapType) or not _is_kept(part):
@@ -55,10 +58,10 @@ def key_type(kind: Any, column: str) -> Any:
                 part=_part(kind, part),
                 remedy=_remedy(part),
             )
-    return arrow_type(kind)
+    return cast("pa.DataType", arrow_type(kind))
 
 
-def check_carried(schema: Any) -> None:
+def check_carried(schema: T.StructType) -> None:
     """Every column of a sink can be written as Parquet, and read back by Spark as what it is."""
     for field in schema.fields:
         for part in _leaves(field.dataType):
@@ -66,7 +69,7 @@ def check_carried(schema: Any) -> None:
                 raise unsupported(field.dataType, part, field.name)
 
 
-def unsupported(kind: Any, part: Any, column: str) -> InvalidInputError:
+def unsupported(kind: T.DataType, part: T.DataType, column: str) -> InvalidInputError:
     """A column that cannot be kept."""
     return InvalidInputError(
         "a column of this type cannot be kept",
@@ -78,12 +81,12 @@ def unsupported(kind: Any, part: Any, column: str) -> InvalidInputError:
     )
 
 
-def has_maps(kind: Any) -> bool:
+def has_maps(kind: T.DataType) -> bool:
     """Whether there is a map at any depth: Spark neither hashes nor compares maps."""
     return any(isinstance(part, T.MapType | T.VariantType) for part in _leaves(kind))
 
 
-def hashed(text: str, kind: Any, depth: int = 0) -> str:
+def hashed(text: str, kind: T.DataType, depth: int = 0) -> str:
     """SQL: a hash that tells nulls inside a value apart, which xxhash64 passes over."""
     if isinstance(kind, T.ArrayType):
         name = f"hf_{depth}"
@@ -100,7 +103,7 @@ def hashed(text: str, kind: Any, depth: int = 0) -> str:
     return f"CASE WHEN {text} IS NULL THEN 0L ELSE {body} END"
 
 
-def _leaves(kind: Any) -> Iterator[Any]:
+def _leaves(kind: T.DataType) -> Iterator[T.DataType]:
     """Every type inside a type; a map is named before its parts."""
     if isinstance(kind, T.StructType):
         for field in kind.fields:
@@ -115,17 +118,17 @@ def _leaves(kind: Any) -> Iterator[Any]:
         yield kind
 
 
-def _is_kept(kind: Any) -> bool:
+def _is_kept(kind: T.DataType) -> bool:
     if type(kind) is T.StringType:
         return bool(kind.isUTF8BinaryCollation())
     return type(kind) in (*_PLAIN, T.MapType) or kind in _WHOLE
 
 
-def _part(whole: Any, part: Any) -> str | None:
+def _part(whole: T.DataType, part: T.DataType) -> str | None:
     return None if whole == part else part.simpleString()
 
 
-def _remedy(part: Any) -> str:
+def _remedy(part: T.DataType) -> str:
     if isinstance(part, T.MapType):
         return "use its parts: map_keys(m), map_values(m), m['key'], or to_json(m)"
     if isinstance(part, T.VariantType):

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -30,7 +30,7 @@ class BagAnswer:
 
     probes: np.ndarray
     weights: np.ndarray
-    rows: Any
+    rows: pa.RecordBatch
     probe_count: int
 
     @property
@@ -44,7 +44,7 @@ class BagPartition(TracePartition):
 
     kind: ClassVar[TraceKind] = TraceKind.BAG
 
-    def lookup(self, keys: Any) -> BagAnswer:
+    def lookup(self, keys: pa.Table | pa.RecordBatch) -> BagAnswer:
         """All rows of these keys (a table or batch with hash and key columns)."""
         hashes, columns = self.schema.keys_of(keys)
         if len(hashes):
@@ -68,7 +68,7 @@ class BagPartition(TracePartition):
         answer = pa.RecordBatch.from_arrays(taken, schema=row_schema)
         return BagAnswer(probes[first], sums[nonzero], answer, len(hashes))
 
-    def _combined(self, rows: Any) -> Any:
+    def _combined(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not rows.num_rows:
             return empty_batch(rows.schema)
         hashes = rows.column(0).to_numpy()

@@ -34,7 +34,7 @@ class LatestPartition(TracePartition):
 
     kind: ClassVar[TraceKind] = TraceKind.LATEST
 
-    def lookup(self, keys: Any) -> LatestAnswer:
+    def lookup(self, keys: pa.Table | pa.RecordBatch) -> LatestAnswer:
         """The value rows of these keys (a table or batch with hash and key columns)."""
         hashes, columns = self.schema.keys_of(keys)
         if len(hashes):
@@ -70,7 +70,7 @@ class LatestPartition(TracePartition):
         values = [hits.rows.column(1 + i).take(picks) for i in range(len(nullable))]
         return LatestAnswer(found, _batch(values, nullable, size))
 
-    def _combined(self, rows: Any) -> Any:
+    def _combined(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not rows.num_rows:
             return empty_batch(rows.schema)
         hashes = rows.column(0).to_numpy()
@@ -84,7 +84,7 @@ class LatestPartition(TracePartition):
         return take(newest, np.flatnonzero(~deleted)) if deleted.any() else newest
 
 
-def _batch(columns: list[Any], schema: Any, rows: int) -> Any:
+def _batch(columns: list[Any], schema: pa.Schema, rows: int) -> pa.RecordBatch:
     """A batch that keeps its number of rows even without columns."""
     if columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)

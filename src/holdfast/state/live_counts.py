@@ -79,7 +79,7 @@ def _forgotten(
     return due_rows(views, schema, old_us, new_us, names)
 
 
-def _ahead(schema: TraceSchema, rows: Any, bound_us: int | None) -> np.ndarray:
+def _ahead(schema: TraceSchema, rows: pa.RecordBatch, bound_us: int | None) -> np.ndarray:
     behind = schema.behind(rows, bound_us)
     return np.ones(rows.num_rows, np.bool_) if behind is None else ~behind
 

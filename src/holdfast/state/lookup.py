@@ -49,7 +49,7 @@ class Hits:
     """Stored rows that belong to probes: `rows` row i answers probe position `positions[i]`."""
 
     positions: np.ndarray
-    rows: Any
+    rows: pa.RecordBatch
 
 
 def find_rows(

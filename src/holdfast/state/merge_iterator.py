@@ -33,6 +33,8 @@ from holdfast.state.schema import TraceKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import pyarrow as pa
+
     from holdfast.state.run_view import RunView
     from holdfast.state.schema import TraceSchema
 
@@ -60,7 +62,7 @@ def combined(
     schema: TraceSchema,
     how: Combine,
     stopped: Callable[[], bool] = lambda: False,
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """Stored rows, each key or row once, in hash order. Views are given oldest first."""
     if not views:
         return
@@ -98,7 +100,9 @@ def _window(
     return [piece.replace_schema_metadata(None) for piece in pieces], sources <= 1
 
 
-def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:
+def _as_side(
+    piece: pa.RecordBatch, schema: TraceSchema, how: Combine, number: int
+) -> pa.RecordBatch:
     """Rows of one view of a difference: with its sign, without what is behind its bound."""
     if how.bounds is not None:
         behind = schema.behind(piece, how.bounds[number])
@@ -110,7 +114,7 @@ def _as_side(piece: Any, schema: TraceSchema, how: Combine, number: int) -> Any:
     return piece
 
 
-def resolve(rows: Any, schema: TraceSchema) -> Any:
+def resolve(rows: pa.RecordBatch, schema: TraceSchema) -> pa.RecordBatch:
     """Stored rows, oldest first, as each key or row once, in hash order."""
     hashes = numbers(rows.column(0))
     groups = group_rows(hashes, [rows.column(i) for i in schema.identity_indices])
@@ -119,7 +123,7 @@ def resolve(rows: Any, schema: TraceSchema) -> Any:
     return combine_latest(rows, groups)
 
 
-def _drop(rows: Any, schema: TraceSchema, how: Combine) -> Any:
+def _drop(rows: pa.RecordBatch, schema: TraceSchema, how: Combine) -> pa.RecordBatch:
     """Leave out what nobody needs any more."""
     dropped: np.ndarray | None = None
     if schema.kind is TraceKind.LATEST:

@@ -216,7 +216,7 @@ class ScanTable:
         stream: object = reader.__arrow_c_stream__(requested_schema)
         return stream
 
-    def _watched(self) -> Iterator[Any]:
+    def _watched(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self._scan.marked()
         except HoldfastError as error:

@@ -43,7 +43,9 @@ class TraceReader:
     time_bound_us: int | None = None
     window_bytes: int = WINDOW_BYTES
 
-    def batches(self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False) -> Iterator[Any]:
+    def batches(
+        self, vnodes: VnodeRange = ALL_VNODES, *, hashes: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Key and value columns (and the weights of a bag) as record batches, in hash order."""
         views = views_of(run_slices(self.runs, vnodes), self.source, self.schema, keep=False)
         how = Combine(bottom=True, time_bound_us=self.time_bound_us, window_bytes=self.window_bytes)
@@ -71,7 +73,7 @@ class TraceReader:
         return pa.Table.from_batches(list(self.batches(vnodes, hashes=hashes)), schema=schema)
 
 
-def diff(before: TraceReader, after: TraceReader) -> Iterator[Any]:
+def diff(before: TraceReader, after: TraceReader) -> Iterator[pa.RecordBatch]:
     """What changed, as record batches of a weight, keys and values.
 
     Runs that both lists share are not read as a whole, so the cost follows the change.
@@ -120,7 +122,7 @@ def _cut(slices: list[RunSlice], cuts: list[int]) -> list[RunSlice]:
 
 def _diff_bags(
     before: TraceReader, after: TraceReader, older: list[RunSlice], newer: list[RunSlice]
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """Rows of the older side count negative, and what both sides have cancels."""
     schema = before.schema
     left = views_of(older, before.source, schema, keep=False)
@@ -137,7 +139,7 @@ def _diff_bags(
 
 def _diff_latest(
     before: TraceReader, after: TraceReader, older: list[RunSlice], newer: list[RunSlice]
-) -> Iterator[Any]:
+) -> Iterator[pa.RecordBatch]:
     """Only keys in unshared runs can differ: look those up on both sides and compare."""
     from holdfast.state.latest import LatestPartition  # lookups are not needed to read
 

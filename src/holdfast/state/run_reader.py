@@ -17,7 +17,7 @@ import hashlib
 import threading
 import zlib
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import msgspec
 import numpy as np
@@ -45,13 +45,14 @@ from holdfast.state.run_writer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from holdfast.state.cache import RunCache
     from holdfast.state.schema import TraceSchema
     from holdfast.storage.base import StorageReader
 
+_T = TypeVar("_T")
 _REMEDY = (
     'stop the pipeline and start it with Settings(recovery_verify="deep"): it resumes from the '
     "newest checkpoint that is whole; `holdfast recover --plan --verify deep` shows which"
@@ -206,7 +207,7 @@ class RunFile:
         """Read framing, header and summary of the file's bytes; touch no rows."""
         self.info, self.schema = info, schema
         self._content = content
-        self._kept: dict[int, Any] = {}
+        self._kept: dict[int, pa.RecordBatch] = {}
         self._times: tuple[np.ndarray, np.ndarray] | None = None
         self._lock = threading.Lock()
         self._reading = [threading.Lock() for _ in range(_READ_LOCKS)]
@@ -232,7 +233,7 @@ class RunFile:
         self.hash_mins = np.array([int(b.hash_min, 16) for b in facts], np.uint64)
         self.hash_maxs = np.array([int(b.hash_max, 16) for b in facts], np.uint64)
 
-    def _guard(self, read: Any) -> Any:
+    def _guard(self, read: Callable[[], _T]) -> _T:
         try:
             return read()
         except IncompatibleError as error:
@@ -258,7 +259,7 @@ class RunFile:
             remedy=_REMEDY,
         )
 
-    def _header(self, schema: Any) -> RunHeader:
+    def _header(self, schema: pa.Schema) -> RunHeader:
         raw = (schema.metadata or {}).get(HEADER_KEY)
         if raw is None:
             raise self._corrupt("not a run", "no header in the Arrow schema")
@@ -368,7 +369,7 @@ class RunFile:
         """Whether no two rows have the same hash."""
         return self._summary.hashes_distinct
 
-    def batch(self, number: int) -> Any:
+    def batch(self, number: int) -> pa.RecordBatch:
         """One record batch; in place, unless the run is compressed."""
         batch = self._kept.get(number)
         if batch is not None:
@@ -412,7 +413,7 @@ class RunFile:
         order = number_order(micros.view(np.uint64) - micros.min().view(np.uint64))
         return micros[order], np.concatenate(rows)[order]
 
-    def _read_batch(self, number: int) -> Any:
+    def _read_batch(self, number: int) -> pa.RecordBatch:
         """Decode exactly the bytes that the checksum covers; the file's footer is not asked."""
         facts = self._summary.batches[number]
         raw = self._content.slice(facts.offset, facts.length)

@@ -17,6 +17,8 @@ from holdfast.state.arrow.interpolation_search import lower_bound
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
+
     from holdfast.state.run_info import VnodeRange
     from holdfast.state.run_reader import RunFile
 
@@ -92,7 +94,7 @@ class RunView:
             np.searchsorted(run.hashes(number), key, side=side)
         )
 
-    def batches(self, start: int, stop: int) -> Iterator[Any]:
+    def batches(self, start: int, stop: int) -> Iterator[pa.RecordBatch]:
         """The rows from start to before stop as slices of record batches."""
         starts = self.run.batch_starts
         number = int(np.searchsorted(starts, start, side="right")) - 1

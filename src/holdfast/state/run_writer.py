@@ -193,7 +193,7 @@ class RunWriter:
             self._object.abort()
             raise
 
-    def _open_writer(self) -> Any:
+    def _open_writer(self) -> pa.RecordBatchFileWriter:
         header = RunHeader(
             format=RUN_FORMAT,
             trace=str(self._schema.kind),
@@ -220,7 +220,7 @@ class RunWriter:
             pa.PythonFile(cast("Any", self._file), mode="w"), stored, options=options
         )
 
-    def write(self, rows: Any) -> None:
+    def write(self, rows: pa.RecordBatch) -> None:
         """Append rows, which continue the order of those before."""
         rows = pa.RecordBatch.from_arrays(rows.columns, schema=self._arrow_schema)
         fitting = self._options.bytes_max * rows.num_rows // max(1, rows.nbytes)
@@ -228,7 +228,7 @@ class RunWriter:
         for start in range(0, rows.num_rows, step):
             self._write_fitting(rows.slice(start, step))
 
-    def _write_fitting(self, rows: Any) -> None:
+    def _write_fitting(self, rows: pa.RecordBatch) -> None:
         """Write rows as batches that each fit, however unevenly the bytes are spread."""
         waiting = [rows]
         while waiting:
@@ -248,7 +248,7 @@ class RunWriter:
                 )
             self._write_batch(batch)
 
-    def _write_batch(self, batch: Any) -> None:
+    def _write_batch(self, batch: pa.RecordBatch) -> None:
         hashes = batch.column(0).to_numpy(zero_copy_only=False)
         low, high = int(hashes[0]), int(hashes[-1])
         steps = hashes[1:] >= hashes[:-1]
@@ -277,7 +277,7 @@ class RunWriter:
             )
         )
 
-    def _note_times(self, batch: Any) -> None:
+    def _note_times(self, batch: pa.RecordBatch) -> None:
         """Keep the event-time range of the rows that are not tombstones; any null undoes it."""
         if self._timeless:
             return
@@ -362,7 +362,7 @@ def write_run(
     storage: Storage,
     schema: TraceSchema,
     target: RunTarget,
-    rows: Any,
+    rows: pa.RecordBatch,
     vnodes: VnodeRange,
     *,
     snapshot: bool = False,

@@ -92,14 +92,14 @@ class TraceScan:
         stream: object = reader.__arrow_c_stream__(requested_schema)
         return stream
 
-    def marked(self) -> Iterator[Any]:
+    def marked(self) -> Iterator[pa.RecordBatch]:
         """Marker, keys and values of all rows as record batches."""
         prefetch, self._begun = self._begun or self._begin(), None
         for pieces in prefetch:
             for piece in pieces:
                 yield pa.RecordBatch.from_arrays(piece.columns[1:], schema=self.schema)
 
-    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """These columns of the rows that count."""
         for rows in self.marked():
             marker = numbers(rows.column(0))

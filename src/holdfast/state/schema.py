@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -41,19 +41,23 @@ class TraceSchema:
     """What a trace holds. Build it with `latest` or `bag`."""
 
     kind: TraceKind
-    keys: Any
-    values: Any
+    keys: pa.Schema
+    values: pa.Schema
     time_column: str | None = None
-    stored: Any = field(init=False, compare=False, repr=False)
+    stored: pa.Schema = field(init=False, compare=False, repr=False)
     """The Arrow schema of a stored row."""
 
     @classmethod
-    def latest(cls, keys: Any, values: Any, *, time_column: str | None = None) -> TraceSchema:
+    def latest(
+        cls, keys: pa.Schema, values: pa.Schema, *, time_column: str | None = None
+    ) -> TraceSchema:
         """A trace where the newest row of a key wins; `keys` and `values` are Arrow schemas."""
         return cls(TraceKind.LATEST, pa.schema(keys), pa.schema(values), time_column)
 
     @classmethod
-    def bag(cls, keys: Any, values: Any, *, time_column: str | None = None) -> TraceSchema:
+    def bag(
+        cls, keys: pa.Schema, values: pa.Schema, *, time_column: str | None = None
+    ) -> TraceSchema:
         """A trace of rows with integer weights that sum."""
         return cls(TraceKind.BAG, pa.schema(keys), pa.schema(values), time_column)
 
@@ -101,16 +105,17 @@ class TraceSchema:
         time = f"; time {self.time_column}" if self.time_column else ""
         return f"{self.kind.value} ({keys}) -> ({values}){time}"
 
-    def row_type(self, column: str | None) -> Any:
+    def row_type(self, column: str | None) -> pa.DataType:
         """The Arrow type of a key or value column."""
-        return self.stored.field(column).type
+        kind: pa.DataType = self.stored.field(cast("str", column)).type
+        return kind
 
     @property
     def marker(self) -> str:
         """Name of the column that says what a row does: delete, or add so many."""
         return DELETED if self.kind is TraceKind.LATEST else WEIGHT
 
-    def _stored(self) -> Any:
+    def _stored(self) -> pa.Schema:
         marker = pa.bool_() if self.kind is TraceKind.LATEST else pa.int64()
         head: list[pa.Field[Any]] = [pa.field(HASH, pa.uint64(), nullable=False)]
         head.append(pa.field(self.marker, marker, nullable=False))
@@ -133,13 +138,13 @@ class TraceSchema:
             return self.key_indices
         return range(2, 2 + len(self.keys) + len(self.values))
 
-    def keys_of(self, rows: Any) -> tuple[np.ndarray, list[Any]]:
+    def keys_of(self, rows: pa.Table | pa.RecordBatch) -> tuple[np.ndarray, list[Any]]:
         """Hashes and normalised key columns of a table or batch to be looked up."""
         batch = one_batch(rows)
         columns = [_column(batch, field, normal=True) for field in self.keys]
         return _hashes(batch), columns
 
-    def rows_of(self, rows: Any) -> Any:
+    def rows_of(self, rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
         """A table or batch of updates as one batch of stored rows, in its own order."""
         batch = one_batch(rows)
         bag = self.kind is TraceKind.BAG
@@ -149,7 +154,7 @@ class TraceSchema:
         columns += [_column(batch, field, normal=bag) for field in self.values]
         return pa.RecordBatch.from_arrays(columns, schema=self.stored)
 
-    def times_us(self, batch: Any) -> Any:
+    def times_us(self, batch: pa.RecordBatch) -> Any:
         """Event times of stored rows in microseconds, with nulls; None without such a column."""
         if self.time_column is None:
             return None
@@ -157,7 +162,7 @@ class TraceSchema:
         zone = getattr(column.type, "tz", None)
         return column.cast(pa.timestamp("us", tz=zone), safe=False).cast(pa.int64())
 
-    def behind(self, batch: Any, bound_us: int | None) -> np.ndarray | None:
+    def behind(self, batch: pa.RecordBatch, bound_us: int | None) -> np.ndarray | None:
         """Which stored rows have an event time before the bound; None when none can have."""
         times = self.times_us(batch) if bound_us is not None else None
         if times is None:
@@ -168,11 +173,11 @@ class TraceSchema:
         return mask
 
 
-def _plain(schema: Any) -> Any:
+def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, plain_type(f.type, f.name), f.nullable) for f in schema])
 
 
-def _hashes(batch: Any) -> np.ndarray:
+def _hashes(batch: pa.RecordBatch) -> np.ndarray:
     """The hash column as unsigned numbers: Spark's signed ones keep their bits."""
     index = batch.schema.get_field_index(HASH)
     column = batch.column(index) if index >= 0 else None
@@ -189,7 +194,7 @@ def _hashes(batch: Any) -> np.ndarray:
     return hashes
 
 
-def _marker(batch: Any, name: str, *, bag: bool) -> Any:
+def _marker(batch: pa.RecordBatch, name: str, *, bag: bool) -> Any:
     kind = pa.int64() if bag else pa.bool_()
     index = batch.schema.get_field_index(name)
     if index < 0:
@@ -209,7 +214,7 @@ def _marker(batch: Any, name: str, *, bag: bool) -> Any:
     return column.cast(kind)
 
 
-def _column(batch: Any, field: Any, *, normal: bool) -> Any:
+def _column(batch: pa.RecordBatch, field: pa.Field[Any], *, normal: bool) -> Any:
     index = batch.schema.get_field_index(field.name)
     if index < 0:
         raise InvalidInputError(

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -42,7 +42,7 @@ def due_rows(
     low_us: int | None,
     high_us: int,
     names: Sequence[str],
-) -> Any:
+) -> pa.RecordBatch:
     """These stored columns of live rows with a time from `low_us` to before `high_us`.
 
     In hash order. Of a latest trace only the keys of candidates are read, and of the rows that
@@ -52,7 +52,7 @@ def due_rows(
     read = schema.stored
     if not bag:
         read = pa.schema([read.field(i) for i in (0, *schema.key_indices)])
-    batches: list[Any] = []
+    batches: list[pa.RecordBatch] = []
     if low_us is None or low_us < high_us:
         batches = [
             rows for view in views for rows in _candidates(view, low_us, high_us, read.names)
@@ -69,7 +69,9 @@ def due_rows(
     return _current(views, schema, combine_latest(rows, groups), low_us, high_us, names)
 
 
-def _candidates(view: RunView, low_us: int | None, high_us: int, names: Sequence[str]) -> list[Any]:
+def _candidates(
+    view: RunView, low_us: int | None, high_us: int, names: Sequence[str]
+) -> list[pa.RecordBatch]:
     """Stored columns of rows of one view with a time in the range, current or not, by batch."""
     run, info = view.run, view.run.info
     if info.time_min_us is not None and info.time_min_us >= high_us:
@@ -91,11 +93,11 @@ def _candidates(view: RunView, low_us: int | None, high_us: int, names: Sequence
 def _current(
     views: Sequence[RunView],
     schema: TraceSchema,
-    keys: Any,
+    keys: pa.RecordBatch,
     low_us: int | None,
     high_us: int,
     names: Sequence[str],
-) -> Any:
+) -> pa.RecordBatch:
     """Of some keys, given with their hashes, those whose newest version is alive and in range."""
     probe = Probe(numbers(keys.column(0)), keys.columns[1:])
     needed = {schema.marker, schema.time_column, *names}

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    import pyarrow as pa
+
     from holdfast.state.live_counts import Asked, Change
     from holdfast.state.partition import RunSlice
     from holdfast.state.run_info import RunInfo, RunTarget
@@ -83,7 +85,9 @@ class TracePartition:
         views = views_of(slices, source, schema)
         return cls(schema, views, partition, partitions, time_bound_us, fresh=not slices)
 
-    def due(self, low_us: int | None, high_us: int, columns: Sequence[str] | None = None) -> Any:
+    def due(
+        self, low_us: int | None, high_us: int, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatch:
         """Live rows with an event time from `low_us` to before `high_us`; None: from the beginning.
 
         One batch of hash, keys and values (and the weight of a bag), in hash order. The cost
@@ -105,7 +109,7 @@ class TracePartition:
 
     def apply(
         self,
-        updates: Any,
+        updates: pa.Table | pa.RecordBatch,
         storage: Storage,
         target: RunTarget,
         *,
@@ -138,7 +142,7 @@ class TracePartition:
         bounds = (self.time_bound_us, bound_us)
         return change_of(self.schema, self._views, self._written, bounds, self._asked)
 
-    def _combined(self, rows: Any) -> Any:
+    def _combined(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         raise NotImplementedError
 
     def _check_mine(self, low: int, high: int) -> None:

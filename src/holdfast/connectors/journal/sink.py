@@ -42,6 +42,7 @@ from holdfast.storage.open import StorageLocation, location_text, storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 PIECE_BYTES = 32 << 20
 
@@ -76,7 +77,7 @@ class JournalSink(Sink):
         """What gives events their meaning."""
         return {"entity": self.entity, "kind": self.kind, "scope": self.scope}
 
-    def check(self, name: str, schema: Any) -> None:
+    def check(self, name: str, schema: StructType) -> None:
         """Refuse, before the first epoch, what could never be published."""
         fields = [field for field in schema.fields if field.name != WEIGHT]
         refuse_types(type(schema)(fields), name)

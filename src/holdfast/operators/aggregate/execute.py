@@ -20,6 +20,7 @@ from holdfast.operators.aggregate.functions.sums import CountFold
 from holdfast.operators.base import (
     EpochContext,
     OperatorTask,
+    Rows,
     TaskResult,
     changes_batch,
     group_by_key,
@@ -40,7 +41,7 @@ class AggregateTask(OperatorTask):
     """Folds a batch into all touched groups at once."""
 
     name: str
-    keys: Any
+    keys: pa.Schema
     folds: tuple[Fold, ...]
     changes: bool
 
@@ -50,12 +51,12 @@ class AggregateTask(OperatorTask):
         return True
 
     @property
-    def results(self) -> Any:
+    def results(self) -> pa.Schema:
         """The columns that the user sees."""
         return pa.schema([*self.keys, *(pa.field(f.name, f.type) for f in self.folds)])
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """Results and a weight: an update retracts the old row."""
         return self.results.append(pa.field(WEIGHT, pa.int64()))
 
@@ -70,11 +71,13 @@ class AggregateTask(OperatorTask):
             found |= fold.traces(self.keys)
         return found
 
-    def visible(self, rows: Any) -> Any:
+    def visible(self, rows: Rows) -> Rows:
         """Groups that have rows."""
         return positive(rows, ROWS)
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Look the touched groups up, fold, and say what changed."""
         if not rows.num_rows:
             return TaskResult(pa.RecordBatch.from_pylist([], schema=self.output))

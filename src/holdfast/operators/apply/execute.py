@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +52,8 @@ class ApplyContext:
 
     epoch: int
     watermark_us: int | None
-    keys: Any
-    due: Any
+    keys: pa.Table
+    due: pa.Table
 
     @property
     def watermark(self) -> datetime | None:
@@ -67,11 +67,11 @@ class ApplyContext:
 class _Asked:
     """The keys of one call: hash and key columns, their state, which are due, their rows."""
 
-    keys: Any
+    keys: pa.RecordBatch
     found: np.ndarray
-    state: Any
+    state: pa.RecordBatch
     due: np.ndarray
-    rows: Any
+    rows: pa.Table
     numbers: np.ndarray
     armed: np.ndarray
     """Keys without state that still have a timer: of a life that the TTL has ended."""
@@ -82,10 +82,10 @@ class ApplyTask(OperatorTask):
     """`row` is the input, `state` what the user keeps; `weighted`: the input carries weights."""
 
     name: str
-    keys: Any
-    row: Any
-    state: Any
-    result: Any
+    keys: pa.Schema
+    row: pa.Schema
+    state: pa.Schema
+    result: pa.Schema
     function: Callable[..., Any]
     weighted: bool
     changes: bool
@@ -99,7 +99,7 @@ class ApplyTask(OperatorTask):
         return self.timers is not None
 
     @property
-    def late(self) -> Any:
+    def late(self) -> pa.Schema | None:
         """Rows from before what is remembered."""
         if self.ttl_us is None:
             return None
@@ -115,7 +115,7 @@ class ApplyTask(OperatorTask):
         return {} if self.ttl_us is None else {self.name: watermark_us - self.ttl_us}
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """What the function gives, with a weight if it says so."""
         return self.result.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.result
 
@@ -131,7 +131,9 @@ class ApplyTask(OperatorTask):
             found[f"{self.name}.timers"] = TraceSchema.latest(self.keys, wake, time_column="_wake")
         return found
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Ask the function once about all keys, check what it says, and write that down."""
         rows, late = self._on_time(rows, context)
         asked, stale = self._ask(rows, traces, context)
@@ -187,9 +189,10 @@ class ApplyTask(OperatorTask):
         old = pc.fill_null(pc.less(times, mark - self.ttl_us), False)  # noqa: FBT003
         if not pc.any(old).as_py():
             return rows, None
+        shape = cast("pa.Schema", self.late)  # there is a time to live
         late = rows.filter(old)
         late = pa.RecordBatch.from_arrays(
-            [late.column(field.name) for field in self.late], schema=self.late
+            [late.column(field.name) for field in shape], schema=shape
         )
         return rows.filter(pc.invert(old)), late
 
@@ -331,7 +334,8 @@ class ApplyTask(OperatorTask):
         new = {n: kept.column(n).take(picks) for n in self.state.names}
         wake = self._wake(new, asked)
         if wake is not None:
-            new[str(self.timers)] = wake.cast(self.state.field(self.timers).type)
+            timer = str(self.timers)
+            new[timer] = wake.cast(self.state.field(timer).type)
         if self.ttl_us is not None:
             new[TOUCHED] = self._touched(asked)
         names = [*self.state.names, *([TOUCHED] if self.ttl_us is not None else [])]
@@ -343,7 +347,7 @@ class ApplyTask(OperatorTask):
         )
         updates[self.name] = update.filter(pa.array(differs))
         if wake is not None:
-            before = asked.state.column(self.timers).cast(_STAMP)
+            before = asked.state.column(str(self.timers)).cast(_STAMP)
             moved = pa.array(~rows_equal([before], [wake]) | asked.armed)
             timers = _timers(asked.keys.filter(moved), wake.filter(moved))
             gone = _timers(stale, pa.nulls(stale.num_rows, _STAMP))
@@ -360,7 +364,7 @@ class ApplyTask(OperatorTask):
     def _touched(self, asked: _Asked) -> Any:
         """The newest event time of each key, from before or now."""
         before = asked.state.column(TOUCHED).cast(pa.int64())
-        times = _one(asked.rows.column(self.time)).cast(_STAMP).cast(pa.int64())
+        times = _one(asked.rows.column(str(self.time))).cast(_STAMP).cast(pa.int64())
         lowest = np.iinfo(np.int64).min
         newest = np.full(asked.keys.num_rows, lowest)
         filled = pc.fill_null(times, lowest).to_numpy(zero_copy_only=False)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from holdfast.operators.base import (
     EpochContext,
     OperatorTask,
+    Rows,
     TaskResult,
     changes_batch,
     group_by_key,
@@ -28,7 +29,7 @@ class DistinctTask(OperatorTask):
     """A row shows while the sum of its weights is more than zero."""
 
     name: str
-    row: Any
+    row: pa.Schema
     changes: bool
 
     @property
@@ -37,7 +38,7 @@ class DistinctTask(OperatorTask):
         return True
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """The row, and a weight in a changelog."""
         return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row
 
@@ -46,11 +47,13 @@ class DistinctTask(OperatorTask):
         """How often each row is there."""
         return {self.name: TraceSchema.latest(self.row, pa.schema([("_count", pa.int64())]))}
 
-    def visible(self, rows: Any) -> Any:
+    def visible(self, rows: Rows) -> Rows:
         """Rows that are there."""
         return positive(rows, "_count")
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Rows whose count crossed zero."""
         del context
         if not rows.num_rows:
@@ -84,8 +87,8 @@ class DedupeTask(OperatorTask):
     """The first row of each key goes through; with a time bound, keys are forgotten."""
 
     name: str
-    keys: Any
-    row: Any
+    keys: pa.Schema
+    row: pa.Schema
     time: str | None = None
     within_us: int = 0
 
@@ -99,12 +102,12 @@ class DedupeTask(OperatorTask):
         return self.time is None
 
     @property
-    def late(self) -> Any:
+    def late(self) -> pa.Schema | None:
         """Rows of which nobody can tell any more whether they are duplicates."""
         return self.row if self.time is not None else None
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """The rows as they came."""
         return self.row
 
@@ -116,7 +119,9 @@ class DedupeTask(OperatorTask):
         seen = pa.field("_seen", self.row.field(self.time).type)
         return {self.name: TraceSchema.latest(self.keys, pa.schema([seen]), time_column="_seen")}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Rows of keys that are not known yet; of several at once, the earliest."""
         counters, late = {"late": 0}, None
         if self.time is not None and rows.num_rows:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -55,7 +55,7 @@ class OutColumn:
     """
 
     name: str
-    type: Any
+    type: pa.DataType
     side: int | None
     key: int | None = None
     value: int | None = None
@@ -72,15 +72,15 @@ class JoinSide:
 
     trace: str
     slots: tuple[str, ...]
-    keys: Any
-    values: Any
+    keys: pa.Schema
+    values: pa.Schema
     shows: bool | None = None
     counts: str | None = None
     time: int | None = None
     keep_us: int = 0
     reach: Reach | None = None
     late_slots: tuple[str, ...] = ()
-    late_types: tuple[Any, ...] = ()
+    late_types: tuple[pa.DataType, ...] = ()
     """Columns that are sent for late rows alone, and not kept."""
 
     @property
@@ -111,13 +111,13 @@ class JoinTask(OperatorTask):
     late_columns: tuple[OutColumn, ...] = ()
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """The columns of both sides, and a weight in a changelog."""
         fields = [pa.field(c.name, c.type) for c in self.columns]
         return pa.schema([*fields, *([pa.field(WEIGHT, pa.int64())] if self.changes else [])])
 
     @property
-    def late(self) -> Any:
+    def late(self) -> pa.Schema | None:
         """Rows of both sides that came too late, and which side they are of."""
         if not self.late_columns:
             return None
@@ -144,7 +144,9 @@ class JoinTask(OperatorTask):
         timed = [side for side in self.sides if side.time is not None]
         return {side.trace: watermark_us - side.keep_us for side in timed}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """The difference that the rows of both sides make."""
         rows = retyped(rows, self._types)
         timed = self.sides[LEFT].time is not None
@@ -450,7 +452,7 @@ def shaped(
     for column in columns:
         values = None if column.side is None else sides[column.side]
         if column.side is not None and values is None:
-            found.append(pa.nulls(count, column.type))
+            found.append(pa.nulls(count, cast("Any", column.type)))
             continue
         array = keys[column.key] if column.key is not None else values[column.value]  # type: ignore[index]
         found.append(array.cast(column.type) if array.type != column.type else array)

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from holdfast.operators.base import (
     EpochContext,
     OperatorTask,
+    Rows,
     TaskResult,
     group_by_key,
     repeated,
@@ -48,7 +49,7 @@ class SetTask(OperatorTask):
     """Counts of both sides for each distinct row."""
 
     name: str
-    row: Any
+    row: pa.Schema
     rule: str
     changes: bool
 
@@ -58,7 +59,7 @@ class SetTask(OperatorTask):
         return True
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """The row, and a weight in a changelog."""
         return self.row.append(pa.field(WEIGHT, pa.int64())) if self.changes else self.row
 
@@ -68,11 +69,13 @@ class SetTask(OperatorTask):
         values = pa.schema([(name, pa.int64()) for name in (_LEFT, _RIGHT, SHOWN)])
         return {self.name: TraceSchema.latest(self.row, values)}
 
-    def visible(self, rows: Any) -> Any:
+    def visible(self, rows: Rows) -> Rows:
         """Rows as often as the rule lets them show."""
         return repeated(rows, SHOWN)
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Rows that show more or less often than before."""
         del context
         if not rows.num_rows:

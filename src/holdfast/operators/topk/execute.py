@@ -45,8 +45,8 @@ class TopKTask(OperatorTask):
     """
 
     name: str
-    keys: Any
-    row: Any
+    keys: pa.Schema
+    row: pa.Schema
     extra: Any
     order: tuple[SortKey, ...]
     k: int
@@ -59,7 +59,7 @@ class TopKTask(OperatorTask):
         return True
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """The row, its rank if asked for, and a weight: better rows push others out."""
         fields = [*self.row]
         if self.rank is not None:
@@ -67,7 +67,7 @@ class TopKTask(OperatorTask):
         return pa.schema([*fields, pa.field(WEIGHT, pa.int64())])
 
     @property
-    def _values(self) -> Any:
+    def _values(self) -> pa.Schema:
         keys = set(self.keys.names)
         return pa.schema([*(f for f in self.row if f.name not in keys), *self.extra])
 
@@ -80,7 +80,9 @@ class TopKTask(OperatorTask):
             found[f"{self.name}.rows"] = TraceSchema.bag(self.keys, self._values)
         return found
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """The best rows of touched keys, before and after."""
         del context
         if not rows.num_rows:

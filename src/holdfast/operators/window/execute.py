@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.operators.aggregate.execute import ROWS, AggregateTask
-from holdfast.operators.base import EpochContext, OperatorTask, TaskResult
+from holdfast.operators.base import EpochContext, OperatorTask, Rows, TaskResult
 from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.window.declare import END, START
 from holdfast.operators.window.panes import added_up, can_add_up
@@ -42,7 +42,7 @@ class TimedTask(OperatorTask):
     inner: AggregateTask
     lateness_us: int
     closing: bool
-    row: Any
+    row: pa.Schema | None
 
     @property
     def timed(self) -> bool:
@@ -55,12 +55,12 @@ class TimedTask(OperatorTask):
         return self.closing
 
     @property
-    def late(self) -> Any:
+    def late(self) -> pa.Schema | None:
         """The rows as they came, if somebody asked for late ones."""
         return self.row
 
     @property
-    def output(self) -> Any:
+    def output(self) -> pa.Schema:
         """Keys, window and results; a weight unless windows are given once, when they close."""
         return self.inner.results if self.closing else self.inner.output
 
@@ -101,11 +101,13 @@ class WindowTask(TimedTask):
             name: replace(schema, time_column=END) for name, schema in self.inner.traces.items()
         }
 
-    def visible(self, rows: Any) -> Any:
+    def visible(self, rows: Rows) -> Rows:
         """Windows that have rows."""
         return self.inner.visible(rows)
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """Rows into their windows, windows into the aggregate, closed windows out."""
         closed = self.closed_us(context.watermark_us)
         inside, late, count = self._assign(rows, closed)

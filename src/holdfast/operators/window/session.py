@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -81,7 +81,7 @@ class SessionTask(TimedTask):
     """
 
     gap_us: int
-    keys: Any
+    keys: pa.Schema
     inputs: Any
 
     @property
@@ -107,7 +107,9 @@ class SessionTask(TimedTask):
         """Far enough behind for a session that a delete has cut back; closed ones are taken out."""
         return {self.name: watermark_us - self.lateness_us + 1 - self.gap_us}
 
-    def process(self, rows: Any, traces: Mapping[str, Any], context: EpochContext) -> TaskResult:
+    def process(
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> TaskResult:
         """What a new watermark closes; then sessions of touched keys, and what differs."""
         closed = self.closed_us(context.watermark_us)
         at = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -238,7 +240,7 @@ class SessionTask(TimedTask):
         for name, schema in self.inner.traces.items():
             kind = LatestPartition if schema.kind is TraceKind.LATEST else BagPartition
             empty[name] = kind.open([], None, schema)  # type: ignore[arg-type]
-        made = self.inner.process(batch, empty, EpochContext(0)).changes
+        made = cast("pa.RecordBatch", self.inner.process(batch, empty, EpochContext(0)).changes)
         names = [*self.inner.keys.names]
         owner = _match(made, names, batch, number)
         order = np.argsort(owner, kind="stable")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def one_batch(rows: Any) -> Any:
+def one_batch(rows: pa.Table | pa.RecordBatch) -> pa.RecordBatch:
     """A record batch from a batch or a table, joining chunks."""
     if isinstance(rows, pa.RecordBatch):
         return rows
@@ -46,19 +46,19 @@ def one_batch(rows: Any) -> Any:
     return batches[0]
 
 
-def empty_batch(schema: Any) -> Any:
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """A batch without rows."""
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
 
 
-def join_batches(batches: Sequence[Any], schema: Any) -> Any:
+def join_batches(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     """Batches one after the other as one."""
     if len(batches) == 1:
         return batches[0]
     return one_batch(pa.Table.from_batches(batches, schema=schema))
 
 
-def take(batch: Any, index: np.ndarray) -> Any:
+def take(batch: pa.RecordBatch, index: np.ndarray) -> pa.RecordBatch:
     """Rows by position."""
     return batch.take(indices(index))
 
@@ -184,12 +184,12 @@ def _pair_order(major: np.ndarray, minor: np.ndarray) -> np.ndarray:
     return number_order(major * count + minor)
 
 
-def combine_latest(rows: Any, groups: Groups) -> Any:
+def combine_latest(rows: pa.RecordBatch, groups: Groups) -> pa.RecordBatch:
     """The newest row of each key, in hash order."""
     return take(rows, groups.last())
 
 
-def combine_bag(rows: Any, groups: Groups) -> Any:
+def combine_bag(rows: pa.RecordBatch, groups: Groups) -> pa.RecordBatch:
     """Each row once with the sum of its weights, in hash order, without zeros."""
     sums = groups.sums(numbers(rows.column(1)))
     nonzero = np.flatnonzero(sums)
@@ -197,7 +197,7 @@ def combine_bag(rows: Any, groups: Groups) -> Any:
     return with_weights(combined, sums[nonzero])
 
 
-def with_weights(rows: Any, weights: np.ndarray) -> Any:
+def with_weights(rows: pa.RecordBatch, weights: np.ndarray) -> pa.RecordBatch:
     """The same stored rows with other weights."""
     columns = rows.columns
     columns[1] = indices(weights)

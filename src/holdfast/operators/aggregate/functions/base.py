@@ -100,12 +100,12 @@ class GroupState:
 
     batch: Batch
     keys: list[str]
-    probe: Any
+    probe: pa.RecordBatch
     old: dict[str, Any]
     found: np.ndarray
     traces: Mapping[str, Any]
     folds: tuple[Fold, ...]
-    updates: dict[str, Any] = field(default_factory=dict)
+    updates: dict[str, pa.RecordBatch] = field(default_factory=dict)
     shared: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,15 +114,15 @@ class Fold(ABC):
     """One aggregate of an operator."""
 
     name: str
-    type: Any
+    type: pa.DataType
     inputs: tuple[str, ...] = ()
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Arrow fields that it keeps next to its result."""
         return []
 
-    def traces(self, keys: Any) -> Mapping[str, TraceSchema]:
+    def traces(self, keys: pa.Schema) -> Mapping[str, TraceSchema]:
         """Traces of its own, for groups with these keys."""
         del keys
         return {}

@@ -24,7 +24,7 @@ class DistinctFold(Fold):
     trace: str = ""
     value: Any = None
 
-    def traces(self, keys: Any) -> Mapping[str, TraceSchema]:
+    def traces(self, keys: pa.Schema) -> Mapping[str, TraceSchema]:
         """How often each value of a group is there."""
         pairs = pa.schema([*keys, pa.field("_value", self.value)])
         return {self.trace: TraceSchema.latest(pairs, pa.schema([("_count", pa.int64())]))}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ class HolisticFold(Fold):
     fields: Any = None
     bag: str | None = None
 
-    def traces(self, keys: Any) -> Mapping[str, TraceSchema]:
+    def traces(self, keys: pa.Schema) -> Mapping[str, TraceSchema]:
         """All values of a group; folds with the same inputs share the bag."""
         return {} if self.bag is None else {self.bag: TraceSchema.bag(keys, self.fields)}
 
@@ -222,7 +222,7 @@ class FirstFold(ResumingFold):
         return False
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Where in the ordering the value that shows stands."""
         fields = [self.fields.field(i) for i in range(1, len(self.fields))]
         return [pa.field(f"_{self.name}_{f.name}", f.type) for f in fields]
@@ -266,7 +266,7 @@ class UserFold(HolisticFold):
         rows = rows.take(total_order(rows.numbers, [], [], ties))
         there, numbers = np.unique(rows.numbers, return_inverse=True)
         if not len(there):
-            return {self.name: pa.nulls(keys.num_rows, self.type)}
+            return {self.name: pa.nulls(keys.num_rows, cast("Any", self.type))}
         table = pa.table(
             [pa.array(numbers), pa.array(rows.weights), *rows.columns],
             names=["group", "weight", *self.columns],

@@ -41,7 +41,7 @@ class MinMaxFold(Fold):
         before = pc.if_else(pa.array(found), old[self.name], pa.scalar(None, self.type))
         return {self.name: better(before, came, largest=self.largest)}
 
-    def traces(self, keys: Any) -> Mapping[str, TraceSchema]:
+    def traces(self, keys: pa.Schema) -> Mapping[str, TraceSchema]:
         """All values, where one may have to take the place of another."""
         if self.bag is None:
             return {}

@@ -59,7 +59,7 @@ class SketchFold(Fold):
     lg_k: int = 9
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """The sketch in its serial form."""
         return [pa.field(f"_{self.name}_sketch", pa.binary())]
 

@@ -73,7 +73,7 @@ class SumFold(Fold):
     kept: Any = None
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Count of values; for a mean also the sum."""
         count = [pa.field(f"_{self.name}_n", pa.int64())]
         if not self.mean:
@@ -182,7 +182,7 @@ class ExactSumFold(Fold):
     mean: bool = False
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Count of values, the exact sum of the finite ones, and how many are not finite."""
         counts = [pa.field(f"_{self.name}_{n}", pa.int64()) for n in ("n", "nan", "inf", "ninf")]
         return [*counts, pa.field(f"_{self.name}_exact", STORED)]

@@ -47,7 +47,7 @@ class VarianceFold(Fold):
     population: bool = False
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Count, mean, sum of squared distances from it, and values that are not finite."""
         kinds = {"n": pa.int64(), "mean": pa.float64(), "m2": pa.float64(), "odd": pa.int64()}
         return [pa.field(f"_{self.name}_{n}", kind) for n, kind in kinds.items()]
@@ -104,7 +104,7 @@ class ExactVarianceFold(Fold):
     population: bool = False
 
     @property
-    def helpers(self) -> list[Any]:
+    def helpers(self) -> list[pa.Field[Any]]:
         """Count of finite values, of others, and the exact sums of values and squares."""
         counts = [pa.field(f"_{self.name}_{n}", pa.int64()) for n in ("n", "odd")]
         return [*counts, *(pa.field(f"_{self.name}_{n}", STORED) for n in ("exact", "squares"))]
