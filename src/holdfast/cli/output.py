@@ -71,7 +71,21 @@ def write_json(value: object) -> bool:
 
 def encode(value: object) -> bytes:
     """JSON of a value; what JSON has no form for becomes text."""
-    return msgspec.json.encode(value, enc_hook=str)
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except UnicodeEncodeError:  # a name that is no text: bytes of a path, as Python shows them
+        return msgspec.json.encode(_readable(msgspec.to_builtins(value, enc_hook=str)))
+
+
+def _readable(value: object) -> object:
+    """The same with U+FFFD for every byte that is no text."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict):
+        return {_readable(key): _readable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item) for item in value]
+    return value
 
 
 def say(text: str) -> None:

@@ -210,3 +210,23 @@ def test_an_empty_pipeline_is_not_an_error(tmp_path):
     check(call("recover", "--plan", world.address), 0, "fresh")
     check(call("show", world.address), 2, "no such checkpoint")
     check(call("gc", world.address), 1, "no checkpoint yet")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("state", "{store}", "\udce9"),
+        ("run", "\udce9.py"),
+        ("ls", "{store}", "--option", "\udce9"),
+        ("warmup", "\udce9"),
+        ("doctor", "\udce9/x"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_bytes_that_are_no_text_are_one_document_of_json(world, words, tmp_path, monkeypatch):
+    """A name in another encoding is shown with U+FFFD; the error is the one without --json."""
+    monkeypatch.chdir(tmp_path)
+    answer = call(*(word.replace("{store}", world.address) for word in words), "--json")
+    assert "internal" not in answer.out + answer.err
+    assert answer.code in (0, 1, 2)
+    assert answer.json["schema"].startswith("holdfast.")
