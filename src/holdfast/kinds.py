@@ -382,6 +382,7 @@ unknown_mode | InvalidInput | unknown mode of a Parquet sink | changelog or upse
 unknown_wish | InvalidInput | a wish for an output that no sink has, or none of adopt, keep and empty | see the names in the message
 unreadable_file | InvalidInput | Spark cannot read a file; source, path, cause and, for text, the line are named | correct or remove the file, or the schema, format or options
 unreadable_name | InvalidInput | a file has a name that is no text | rename it; all others were read
+unreadable_output | Corruption | Spark cannot read a file of an output | bring the file back from a copy, or rebuild the output with `adopt`
 unstable_step | InvalidInput | a step over a changelog gives other values when a row is retracted, as `rand()` and `current_timestamp()` do | take the value before the first operator that gives a changelog
 unsupported_join | InvalidInput | a static join must keep the stream on its left side | inner, left, semi or anti
 unsupported_key | InvalidInput | a column of this type cannot be a key; the part that is in the way is named | convert it

@@ -125,6 +125,14 @@ class RuntimeSettings:
 
 def check_session(spark: SparkSession) -> None:
     """Refuse a session that was stopped, or whose Java is gone, before anything is asked of it."""
+    if not hasattr(spark, "createDataFrame"):
+        raise InvalidInputError(
+            "not a Spark session",
+            kind="invalid_argument",
+            argument="spark",
+            value=repr(spark)[:80],
+            remedy="give what pipe.session() or SparkSession.builder.getOrCreate() returned",
+        )
     if not is_classic(spark):
         return
     reason = None

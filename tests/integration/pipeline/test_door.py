@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections import Counter
 
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.api.columns import expression_text
-from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.canonical import seal
 from holdfast.format.documents import SMALL_BYTES_MAX
 from holdfast.format.owner import OWNER, parse_owner
@@ -338,3 +339,26 @@ def test_a_run_goes_back_to_a_checkpoint_and_asks_the_outputs_first(spark, tmp_p
     assert [summary.checkpoint for summary in again.reader().list()] == before
     assert bag(hf.read_changelog(spark, tmp_path / "out")) == VERSIONS[2]
     assert calls == []
+
+
+def test_a_changelog_is_read_whatever_its_directory_is_called(spark, tmp_path):
+    """A space, a percent sign, a pattern: Spark takes the name as it is."""
+    made = spark.range(3).selectExpr("id AS k", "1L AS _weight")
+    made.write.parquet(str(tmp_path / "made" / "hf_epoch=0"))
+    for name in ("a b", "50%20", "[x]", "{y,z}", "z*", "q?", "é", "a\\b"):
+        shutil.copytree(tmp_path / "made", tmp_path / name)
+        assert hf.read_changelog(spark, tmp_path / name).count() == 3
+
+
+def test_a_damaged_changelog_and_no_session_are_typed_errors(spark, tmp_path):
+    """What Spark cannot read is named with a remedy, before any row is asked for."""
+    spark.range(3).selectExpr("id AS k").write.parquet(str(tmp_path / "out" / "hf_epoch=0"))
+    with pytest.raises(InvalidInputError) as none:
+        hf.read_changelog(None, tmp_path / "out")
+    assert none.value.kind == "invalid_argument"
+    for file in (tmp_path / "out").glob("hf_epoch=*/*.parquet"):
+        file.write_bytes(file.read_bytes()[:20])
+    with pytest.raises(CorruptionError) as torn:
+        hf.read_changelog(spark, tmp_path / "out")
+    assert torn.value.kind == "unreadable_output"
+    assert torn.value.remedy

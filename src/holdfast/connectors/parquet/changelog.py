@@ -21,9 +21,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.arguments import value_map
 from holdfast.connectors.base import read_owner
 from holdfast.connectors.parquet.sink import inside_fold
-from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
+from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.owner import NOTHING, OWNER, Owner
+from holdfast.spark.classic import NO_PATTERNS, is_of_spark
 from holdfast.spark.ddl import quoted
+from holdfast.spark.session import check_session
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 WEIGHT, EPOCH = "_weight", "hf_epoch"
 _COUNT = "__hf_count"
+_PATTERN = re.compile(r"[*?{}\[\]\\]")
 _DIRECTORY = re.compile(rf"{EPOCH}=(\d+)/")
 
 
@@ -57,6 +60,7 @@ def read_changelog(
     Raises:
         NotFoundError: nothing is published there.
         InvalidInputError: the output is no changelog, or `as_of` is no epoch.
+        CorruptionError: a file of it cannot be read.
         RefusedError: the output is being rebuilt; or the epoch was compacted with later ones, or is
             from before a rebuild, so that it cannot be told apart.
 
@@ -76,7 +80,7 @@ def read_changelog(
     last = newest if as_of is None else min(as_of, newest)
     if as_of is not None and owner is not None:
         _check_apart(owner, last, root)
-    frame = spark.read.parquet(_spark_path(root))
+    frame = _read(spark, root)
     return _folded(frame.where(f"{EPOCH} <= {last}").drop(EPOCH))
 
 
@@ -106,11 +110,29 @@ def _root(path: str) -> str:
     return os.path.realpath(local)
 
 
-def _spark_path(root: str) -> str:
-    """The directory as Spark names it."""
+def _read(spark: SparkSession, root: str) -> DataFrame:
+    """All epochs of a directory, whatever its name contains: Spark decodes nothing in it."""
+    check_session(spark)
+    reader = spark.read
     if "://" not in root:
-        return Path(root).as_uri()
-    return root.replace("s3://", "s3a://", 1) if root.startswith("s3://") else root
+        if _PATTERN.search(root):
+            reader = reader.options(**NO_PATTERNS)
+        root = f"file:{root}"
+    elif root.startswith("s3://"):
+        root = root.replace("s3://", "s3a://", 1)
+    try:
+        return reader.parquet(root)
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
+        raise CorruptionError(
+            "Spark cannot read the output",
+            kind="unreadable_output",
+            path=root,
+            reason=" ".join(str(error).split())[:300],
+            remedy="bring the damaged file back from a copy, or rebuild the output: "
+            'run(outputs={"sink": "adopt"})',
+        ) from error
 
 
 def _epochs(storage: Storage) -> set[int]:
