@@ -153,6 +153,8 @@ def _ordered(parts: Mapping[str, Part]) -> list[Part]:
     order: dict[str, Part] = {}
 
     def add(name: str) -> None:
+        if name in order:
+            return
         for before in parts[name].inputs:
             add(before)
         order.setdefault(name, parts[name])

@@ -11,6 +11,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.operators.aggregate.declare import Aggregate, aggregate_by_key
 from holdfast.operators.declaration import Declaration, Node, checked_names, checked_output
 from holdfast.operators.window.declare import Window, windowed
+from holdfast.spark.ddl import is_one
 
 if TYPE_CHECKING:
     from holdfast.api.stream import Stream
@@ -135,13 +136,13 @@ def _check(aggregate: object, column: str | None, name: str) -> None:
             remedy='use hf.sum("amount"), hf.count() and so on',
         )
     for text in aggregate.expressions:
-        if not isinstance(text, str):
+        if not isinstance(text, str) or not is_one(text):
             raise InvalidInputError(
-                "an aggregate is taken over a column or SQL text",
+                "an aggregate is taken over one column or SQL expression",
                 kind="invalid_expression",
                 operator=name,
                 column=column or aggregate.column,
                 value=repr(text)[:80],
                 remedy='name the expression first: with_columns(net="amount - tax"), then '
-                'hf.sum("net")',
+                'hf.sum("net"); for pairs of values, "struct(a, b)"',
             )

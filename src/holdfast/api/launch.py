@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.api.view import View
-from holdfast.arguments import value_map
+from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import Clock
@@ -72,6 +72,33 @@ class RunOptions:
     on_epoch: Callable[[EpochReport], None] | None
     on_checkpoint: Callable[[CheckpointReport], None] | None
     stop: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        """Refuse what has the wrong type, before anything is opened."""
+        whole_number(
+            0 if self.epochs is None else self.epochs, "epochs", least=0, kind="invalid_argument"
+        )
+        whole_number(self.poll_ms, "poll_ms", least=0, kind="invalid_argument")
+        value_map(self.properties, "properties")
+        value_map(self.outputs, "outputs")
+        for argument in ("set_aside", "redrive"):
+            names = getattr(self, argument)
+            if isinstance(names, str) or not isinstance(names, Collection):
+                raise _wrong(argument, names, f'a list of sinks: {argument}=["totals_out"]')
+        for argument in ("on_epoch", "on_checkpoint", "stop"):
+            function = getattr(self, argument)
+            if function is not None and not callable(function):
+                raise _wrong(argument, function, "a function")
+
+
+def _wrong(argument: str, value: object, wanted: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{argument} cannot be this",
+        kind="invalid_argument",
+        argument=argument,
+        value=repr(value)[:80],
+        remedy=f"give {wanted}",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,6 +294,7 @@ class Launch:
                 kind="unknown_sink",
                 sink=sink,
                 known=",".join(outputs.writers) or "none",
+                remedy="give the name that pipe.sink got",
             )
         with open_store(
             self.place.url,

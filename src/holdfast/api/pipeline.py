@@ -412,8 +412,6 @@ class Pipeline:
         except Exception:  # noqa: BLE001 - Spark Connect has no context
             return 8
 
-    # Looking
-
     def graph(self) -> PipelineGraph:
         """The graph as it is declared now, as text, Mermaid or SVG; Spark is not needed.
 
@@ -470,13 +468,14 @@ class Pipeline:
             >>> pipe.view("totals", at=0).to_arrow().num_rows
             2
         """
-        resolved = self.resolve().get(operator)
+        resolved = self.resolve().get(str(operator))
         if resolved is None:
             raise NotFoundError(
                 "no operator of that name",
                 kind="no_operator",
                 operator=operator,
                 known=",".join(self.resolve()) or "none",
+                remedy="give the name= of an operator",
             )
         reader = self.reader()
         at_summary = find_checkpoint(reader, at, self._launch.clock.wall_us())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.api.spelling import VIEW_USES, unknown_name
+from holdfast.arguments import instance_of
 from holdfast.checkpoint import StoreReader
 from holdfast.display import html_table, listed, shown, shown_html
 from holdfast.errors import InvalidInputError, NotFoundError
@@ -15,6 +16,7 @@ from holdfast.format.documents import Summary
 from holdfast.operators.base import Analyzed
 from holdfast.runtime.task import source_of
 from holdfast.spark.arrow_types import spark_schema
+from holdfast.spark.session import check_session
 from holdfast.state import TraceReader, runs_of
 from holdfast.state.partition import partition_range
 from holdfast.storage.open import StorageLocation
@@ -162,6 +164,9 @@ class View:
         needs("duckdb", "sql")
         import duckdb
 
+        if connection is not None:
+            wanted = duckdb.DuckDBPyConnection
+            instance_of(connection, wanted, "connection", "what duckdb.connect() returned")
         return duckdb.from_arrow(
             self.to_arrow(), connection=connection or duckdb.default_connection()
         )
@@ -183,6 +188,7 @@ class View:
             [Row(customer='ann', total=7.0), Row(customer='bob', total=5.0)]
         """
         session = self._spark if spark is None else spark
+        check_session(session)
         n, columns, trace_args = (
             self._partitions,
             self.columns,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.errors import InvalidInputError
+from holdfast.spark.ddl import is_one
 
 PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _KEY = re.compile(
     r"\s*(?P<what>.+?)(?:\s+(?P<way>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?\s*",
     re.IGNORECASE | re.DOTALL,
@@ -54,19 +54,8 @@ def parse_order(order_by: str | Sequence[str], owner: str) -> tuple[SortKey, ...
     return tuple(_sort_key(text, owner) for text in texts)
 
 
-def _is_one(text: str) -> bool:
-    """Whether no comma stands outside of parentheses and quotes."""
-    bare = _QUOTED.sub("", text)
-    depth = 0
-    for character in bare:
-        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            return False
-    return True
-
-
 def _sort_key(text: str, owner: str) -> SortKey:
-    match = _KEY.fullmatch(text) if isinstance(text, str) and _is_one(text) else None
+    match = _KEY.fullmatch(text) if isinstance(text, str) and is_one(text) else None
     if match is None:
         raise InvalidInputError(
             "not a term of an ordering",

@@ -54,6 +54,7 @@ def checked_marks(label: str | None, properties: Mapping[str, str] | None) -> Ma
                 kind="invalid_property",
                 property=repr(key)[:80],
                 value=repr(value)[:80],
+                remedy='give texts: properties={"git": "4f2a"}',
             )
     size = sum(len(key) + len(value) for key, value in given.items())
     if size > _BYTES_MAX:

@@ -140,6 +140,7 @@ class Quarantine:
             kind="unknown_sink",
             sink=sink,
             known=",".join(self._writers) or "none",
+            remedy="give the name that pipe.sink got",
         )
 
     def _outdated(self, entry: _SetAside, since: int) -> str | None:

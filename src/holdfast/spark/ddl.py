@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError
 
 _FIELD = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*)\s*:?\s+(.+)", re.DOTALL)
+_QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 RESERVED_PREFIX = "__hf_"
 RESERVED = frozenset({"_weight", "hf_epoch"})
 """Columns that sinks add to what they publish."""
@@ -39,6 +40,17 @@ def split_top(text: str, separator: str = ",") -> list[str]:
             start = index + 1
     parts.append(text[start:])
     return parts
+
+
+def is_one(text: str) -> bool:
+    """Whether SQL text is one expression: no comma stands outside of parentheses and quotes."""
+    bare = _QUOTED.sub("", text)
+    depth = 0
+    for character in bare:
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            return False
+    return True
 
 
 def schema_ddl(schema: Any, owner: str) -> str:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from holdfast.arguments import instance_of, text_of
+from holdfast.checkpoint.reader import StoreReader
 from holdfast.checkpoint.reference import Ref, find_checkpoint
 from holdfast.clock import SystemClock
 from holdfast.errors import HoldfastError, NotFoundError
@@ -27,7 +29,6 @@ from holdfast.state.schema import WEIGHT
 from holdfast.state.sql import database
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.reader import StoreReader
     from holdfast.clock import Clock
     from holdfast.format.manifest import Manifest
     from holdfast.state.reader import TraceReader
@@ -64,6 +65,7 @@ def read_state(
         >>> totals.sql("SELECT max(total) AS most FROM state").to_pylist()
         [{'most': 30}]
     """
+    instance_of(reader, StoreReader, "reader", "what holdfast.checkpoint.read_store returned")
     summary = find_checkpoint(reader, at, (clock or SystemClock()).wall_us())
     return OperatorState(reader, reader.manifest(summary), operator)
 
@@ -153,6 +155,7 @@ class OperatorState:
             InvalidInputError: The query is refused, or DuckDB cannot run it or is not installed.
             CorruptionError: A run is damaged or missing.
         """
+        text_of(query, "query", self.operator, "SELECT * FROM state")
         with self.scan() as rows, database() as db, rows.as_table(db):
             return db.stream(db.checked(query)).read_all()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import holdfast as hf
 from holdfast.checkpoint import read_store
 from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.state import read_state
 
 
 class _Bytes:
@@ -101,6 +103,14 @@ CALLS = {
     "size": lambda p, o, v: hf.tumbling("at", size=v),
     "offset": lambda p, o, v: hf.tumbling("at", size="1h", offset=v),
     "emit": lambda p, o, v: hf.tumbling("at", size="1h", emit=v),
+    "epochs": lambda p, o, v: p.run(epochs=v),
+    "poll_ms": lambda p, o, v: p.run(poll_ms=v),
+    "properties": lambda p, o, v: p.run(properties=v),
+    "outputs": lambda p, o, v: p.run(outputs=v),
+    "set_aside": lambda p, o, v: p.run(set_aside=v),
+    "on_epoch": lambda p, o, v: p.run(on_epoch=v),
+    "stop": lambda p, o, v: p.run(stop=v),
+    "read_state": lambda p, o, v: read_state(v, "totals"),
     "read_store": lambda p, o, v: read_store(v, "p"),
     "read_changelog": lambda p, o, v: hf.read_changelog(None, v),
     "as_of": lambda p, o, v: hf.read_changelog(None, "nowhere", as_of=v),
@@ -125,6 +135,54 @@ def test_odd_arguments_are_taken_or_refused_with_a_remedy(name, tmp_path, monkey
         except HoldfastError as error:
             assert error.remedy, (value, str(error))
             assert str(error)
+
+
+@pytest.mark.parametrize("text", ["amount, at", "amount, 1", "a = ',', at"])
+def test_an_aggregate_is_taken_over_one_expression(text, tmp_path):
+    """Two would be counted as one pair, which is never null; what is one is taken."""
+    _, orders = _declared(tmp_path)
+    for make in (hf.count, hf.count_distinct, hf.sum, hf.max):
+        with pytest.raises(InvalidInputError) as caught:
+            _by(orders, x=make(text))
+        assert caught.value.kind == "invalid_expression"
+    _by(orders, x=hf.count_distinct("struct(amount, at)"), y=hf.count("customer = 'a,b' OR `c,d`"))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": "x"},
+        {"epochs": -1},
+        {"poll_ms": "x"},
+        {"properties": 5},
+        {"outputs": "out"},
+        {"set_aside": "out"},
+        {"redrive": 5},
+        {"on_epoch": 5},
+        {"on_checkpoint": "x"},
+        {"stop": 5},
+    ],
+    ids=str,
+)
+def test_a_run_is_refused_before_anything_is_opened(options, tmp_path):
+    """An option of the wrong type is named at once: no store is made, and Spark does not start."""
+    pipe, orders = _declared(tmp_path)
+    pipe.sink("out", orders, hf.sinks.Parquet(tmp_path / "out"))
+    with pytest.raises(InvalidInputError) as caught:
+        pipe.run(**options)
+    assert caught.value.kind == "invalid_argument"
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_drawing_of_many_self_joins_takes_no_time(tmp_path):
+    """Each part is placed once, however many ways lead to it."""
+    pipe, orders = _declared(tmp_path)
+    both = orders.select("customer")
+    for number in range(24):
+        both = both.join(both, "customer", name=f"j{number}")
+    began = time.perf_counter()
+    assert len(pipe.graph().boxes) == 25
+    assert time.perf_counter() - began < 2  # it was twice as long for each join
 
 
 def test_no_time_at_all_is_a_bound_like_any_other(tmp_path):
