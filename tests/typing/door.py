@@ -17,9 +17,30 @@ from holdfast.api.graph import PipelineGraph
 from holdfast.api.grouped import Grouped
 from holdfast.api.view import View
 from holdfast.checkpoint import StoreReader
-from holdfast.connectors.base import Sink, Source
+from holdfast.connectors.base import Sink, Source, SourceReader, Split
 from holdfast.operators.aggregate.declare import Aggregate
+from holdfast.operators.base import OperatorTask
 from holdfast.operators.window.declare import Window
+
+
+def asked(
+    changes: pa.Table, state: pa.Table, context: hf.ApplyContext
+) -> tuple[pa.Table, pa.Table]:
+    """A user function of `apply`."""
+    assert_type(context.keys, pa.Table)
+    assert_type(context.due, pa.Table)
+    return changes, state
+
+
+def spread(rows: pa.Table, count: int) -> list[float]:
+    """A user function of `udaf`."""
+    return [float(rows.num_rows)] * count
+
+
+def connected(source: Source, reader: SourceReader, split: Split, spark: SparkSession) -> None:
+    """What the author of a connector is promised."""
+    assert_type(source.empty(spark), DataFrame)
+    assert_type(reader.read(spark, split), DataFrame)
 
 
 def declared(spark: SparkSession, folder: Path) -> hf.Pipeline:
@@ -45,6 +66,9 @@ def declared(spark: SparkSession, folder: Path) -> hf.Pipeline:
     assert_type(rows.columns, list[str] | None)
     assert_type(rows.transform(lambda df: df.limit(1)), hf.Stream)
     assert_type(rows.join_static(spark.range(1), "k", name="s"), hf.Stream)
+    kept = rows.apply(asked, key="k", state_schema="n long", output_schema="n long", name="own")
+    assert_type(kept, hf.Stream)
+    assert_type(hf.udaf(spread, inputs=["x"], returns="double"), Aggregate)
     sink: Sink = hf.sinks.Parquet(folder / "out")
     pipe.sink("out", totals, sink)
     return pipe
@@ -66,3 +90,26 @@ def looked_at(pipe: hf.Pipeline, spark: SparkSession, folder: Path) -> None:
     assert_type(pipe.reader(), StoreReader)
     assert_type(pipe.plan_outputs(), list[str])
     assert_type(hf.read_changelog(spark, folder, as_of=1), DataFrame)
+
+
+def read_without_spark(pipe: hf.Pipeline, folder: Path) -> None:
+    """State and journal, in Arrow."""
+    state = hf.state.read_state(pipe.reader(), "totals")
+    assert_type(state.sql("SELECT 1"), pa.Table)
+    reader = hf.journal.JournalReader(folder)
+    found = reader.query(hf.journal.Query(kind="paid"))
+    assert_type(found.to_table(), pa.Table)
+    assert_type(found.batches, list[pa.RecordBatch])
+    for batch, _ in reader.follow():
+        assert_type(batch, pa.RecordBatch)
+
+
+def parts(trace: hf.state.TraceReader, answer: hf.state.LatestAnswer, task: OperatorTask) -> None:
+    """What the author of an operator works with."""
+    assert_type(trace.table(), pa.Table)
+    assert_type(next(trace.batches()), pa.RecordBatch)
+    assert_type(trace.schema.keys, pa.Schema)
+    assert_type(answer.values, pa.RecordBatch)
+    assert_type(task.output, pa.Schema)
+    assert_type(task.late, pa.Schema | None)
+    assert_type(task.visible(trace.table()), pa.Table)

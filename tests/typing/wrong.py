@@ -38,3 +38,12 @@ def wrong(pipe: hf.Pipeline, rows: hf.Stream, spark: SparkSession) -> None:
     pipe.view("totals").to_arrow().no_such_method()  # wrong: attr-defined
     pipe.view("totals").to_pandas().no_such_method()  # wrong: operator
     pipe.view("totals").to_duckdb().no_such_method()  # wrong: operator
+    pipe.session().no_such_method()  # wrong: attr-defined
+    shape = "n long"
+    rows.apply(len, key="k", state_schema=shape, output_schema=shape, name="a")  # wrong: arg-type
+    hf.udaf(len, inputs=["x"], returns="double")  # wrong: arg-type
+    hf.sources.Files("a", schema=3)  # wrong: arg-type
+    hf.sinks.Function(lambda df, epoch, key: df.no_such_method())  # wrong: operator
+    hf.guard.attach(3, "store")  # wrong: arg-type
+    hf.guard.protect(3, "checkpoint")  # wrong: arg-type
+    hf.state.TraceSchema.latest(3, 4)  # wrong: arg-type

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInputError
 from holdfast.operators.aggregate.declare import (
@@ -20,6 +20,9 @@ from holdfast.operators.aggregate.declare import (
     UserFunction,
 )
 from holdfast.operators.sort_order import parse_order
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LIMIT_MAX = 1_000_000
 _ALIAS = re.compile(
@@ -375,7 +378,11 @@ def last(expression: str, *, order_by: str | Sequence[str]) -> Aggregate:
 
 
 def udaf(
-    function: Callable[..., Any], inputs: Sequence[str], returns: str, *, text: str | None = None
+    function: Callable[[pa.Table, int], Any],
+    inputs: Sequence[str],
+    returns: str,
+    *,
+    text: str | None = None,
 ) -> Aggregate:
     """An aggregate of your own: `function(rows, count)` gives one value for each of `count` groups.
 

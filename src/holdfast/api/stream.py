@@ -19,6 +19,11 @@ from holdfast.operators.join.declare import Interval, JoinRequest, On, join_stre
 from holdfast.operators.topk.declare import latest, top_k
 from holdfast.operators.window.declare import Window
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from holdfast.operators.apply.execute import ApplyContext
+
 
 class Stream(SetSteps):
     """Rows that keep coming. Each method gives a new stream; nothing runs before `Pipeline.run`.
@@ -252,7 +257,7 @@ class Stream(SetSteps):
 
     def apply(
         self,
-        function: Callable[..., Any],
+        function: Callable[[pa.Table, pa.Table, ApplyContext], tuple[pa.Table, pa.Table]],
         *,
         key: str | Sequence[str],
         state_schema: str,

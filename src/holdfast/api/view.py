@@ -22,6 +22,8 @@ from holdfast.state.partition import partition_range
 from holdfast.storage.open import StorageLocation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import duckdb
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +77,7 @@ class View:
         return [field.name for field in self._fields]
 
     @property
-    def _fields(self) -> list[Any]:
+    def _fields(self) -> list[pa.Field[Any]]:
         keys, values = self._schema.keys, self._schema.values  # noqa: PD011 - not of pandas
         return [*keys, *values]
 
@@ -203,12 +205,13 @@ class View:
 
         visible = self._visible
 
-        def read(batches: Any) -> Any:
+        def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             runs, place, pipeline, schema, bound = trace_args
             source = source_of(place, pipeline)
             trace = TraceReader(runs=runs, source=source, schema=schema, time_bound_us=bound)
             for batch in batches:
-                for partition in batch.column(0).to_pylist():
+                partitions: list[Any] = batch.column(0).to_pylist()
+                for partition in partitions:
                     for rows in trace.batches(partition_range(partition, n)):
                         yield visible(rows).select(columns)
 

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.format.manifest import Manifest
     from holdfast.format.owner import Owner
     from holdfast.format.position import Position
+    from holdfast.spark.classic import Scan
     from holdfast.storage import Storage
     from holdfast.storage.open import StorageLocation
 
@@ -156,7 +157,7 @@ class SourceReader(ABC):
             "pipeline",
         )
 
-    def rows_read(self, split: Split, scans: Sequence[Any]) -> int | None:
+    def rows_read(self, split: Split, scans: Sequence[Scan]) -> int | None:
         """How many rows a split had, from what Spark has counted; None where it has not.
 
         Asked only of splits that did not know it. scans: what Spark tells of the files it read.
@@ -170,7 +171,7 @@ class SourceReader(ABC):
         return None
 
 
-def rows_of(reader: SourceReader, split: Split, observed: int | None, scans: Sequence[Any]) -> int:
+def rows_of(reader: SourceReader, split: Split, observed: int | None, scans: Sequence[Scan]) -> int:
     """How many rows a split had: known beforehand, observed, or counted by Spark."""
     if split.rows is not None:
         return split.rows

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import (
@@ -24,9 +24,9 @@ from holdfast.format.documents import Replay
 from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, storage_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-Handler = Callable[[Any, int, str], None]
+Handler = Callable[["DataFrame", int, str], None]
 
 
 class Function(Sink):

@@ -55,7 +55,7 @@ VERSIONS_KEPT = 10
 _PART = re.compile(r"part-\d\d\.parquet")
 
 
-def bucket_of(rows: Any) -> np.ndarray:
+def bucket_of(rows: pa.Table) -> np.ndarray:
     """The bucket of each row: the same for equal rows, today and in every later version."""
     if not rows.num_rows:
         return np.zeros(0, np.int64)
@@ -80,7 +80,7 @@ def _one(column: Any) -> Any:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def apply_changes(old: Any, changes: Any, weights: np.ndarray, sink: str) -> Any:
+def apply_changes(old: pa.Table, changes: pa.Table, weights: np.ndarray, sink: str) -> pa.Table:
     """The rows of a bucket after some changes; both tables have the same columns."""
     rows = pa.concat_tables([old, changes]).combine_chunks()
     if not rows.num_rows:
@@ -121,7 +121,7 @@ class UpsertWriter(OutputWriter):
         """Remove staged rows of other checkpoints."""
         remove_staging(self._store, self._root, keep)
 
-    def _changes(self, token: PendingToken) -> tuple[Any, np.ndarray] | None:
+    def _changes(self, token: PendingToken) -> tuple[pa.Table, np.ndarray] | None:
         """What an epoch changes: rows and their weights."""
         staged = parse_token(token)
         if not staged.files:
@@ -194,7 +194,12 @@ class LocalUpsertWriter(UpsertWriter):
         return self._versions / f"{epoch:020d}"
 
     def _write(
-        self, draft: Path, base: Path | None, rows: Any, weights: np.ndarray, token: PendingToken
+        self,
+        draft: Path,
+        base: Path | None,
+        rows: pa.Table,
+        weights: np.ndarray,
+        token: PendingToken,
     ) -> None:
         buckets = bucket_of(rows)
         before = {int(file.name.split("-")[1]): file for file in base.iterdir()} if base else {}
@@ -215,7 +220,7 @@ class LocalUpsertWriter(UpsertWriter):
                 self._write_file(draft / f"part-{bucket:02d}-{int(token.epoch)}.parquet", after)
         self._disk.sync_dir(str(draft))
 
-    def _write_file(self, path: Path, table: Any) -> None:
+    def _write_file(self, path: Path, table: pa.Table) -> None:
         with DiskFile(self._disk, str(path)) as file:
             pq.write_table(
                 table.replace_schema_metadata(None), cast("Any", file), compression="zstd"
@@ -351,7 +356,7 @@ class RemoteUpsertWriter(UpsertWriter):
             after = apply_changes(old, rows.take(pa.array(mine)), weights[mine], self._name)
             self._put(bucket, after, int(token.epoch))
 
-    def _read(self, path: str, like: Any) -> tuple[Any, int | None]:
+    def _read(self, path: str, like: pa.Table) -> tuple[pa.Table, int | None]:
         try:
             data = self._storage.get(path)
         except NotFoundError:
@@ -433,7 +438,7 @@ class RemoteUpsertWriter(UpsertWriter):
         self._storage.delete_many([*self._marks()])
         self._newest = None
 
-    def _put(self, bucket: int, rows: Any, epoch: int) -> str:
+    def _put(self, bucket: int, rows: pa.Table, epoch: int) -> str:
         path = f"part-{bucket:02d}.parquet"
         marked = rows.replace_schema_metadata({"holdfast.epoch": str(epoch)})
         sink = pa.BufferOutputStream()

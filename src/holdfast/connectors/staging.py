@@ -32,7 +32,13 @@ class Target:
 
 
 def stage_rows(
-    target: Target, directory: str, partition: int, rows: Any, *, ids: RandomIds, durable: bool
+    target: Target,
+    directory: str,
+    partition: int,
+    rows: pa.Table | pa.RecordBatch,
+    *,
+    ids: RandomIds,
+    durable: bool,
 ) -> StagedFile:
     """Write rows as one Parquet file below the sink's staging directory."""
     storage = storage_of(target.place)

@@ -111,7 +111,9 @@ class PreparedBatch:
     clock_range: tuple[int, int] | None
 
 
-def prepare(batch: Any, ids: EventIds, wall_us: int) -> PreparedBatch:
+def prepare(
+    batch: pa.RecordBatch | pa.Table | Sequence[Event], ids: EventIds, wall_us: int
+) -> PreparedBatch:
     """Encode an Arrow record batch or table, or a sequence of `Event`s.
 
     Args:
@@ -268,7 +270,7 @@ _ONE_EMPTY = TextColumn(b"", bytes(8), b"")
 _Converted = tuple[BodyColumns, bool, tuple[int, int] | None, tuple[int, int] | None]
 
 
-def _from_arrow(batch: Any, ids: EventIds, wall_us: int) -> _Converted:
+def _from_arrow(batch: pa.RecordBatch, ids: EventIds, wall_us: int) -> _Converted:
     names = batch.schema.names
     for name in names:
         if name not in COLUMNS or names.count(name) > 1:

@@ -26,9 +26,14 @@ from holdfast.journal.format.frame import OVERHEAD_BYTES
 from holdfast.journal.types import Durability, JournalSettings, Receipt, make_receipt
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
     from holdfast.clock import Clock
     from holdfast.journal.log_writer import LogWriter
     from holdfast.journal.segments import SealedSegment
+    from holdfast.journal.types import Event
 
 
 NOTES_MAX = 100
@@ -93,7 +98,7 @@ class CommitQueue:
         self.index_failures: list[str] = []
         self._jobs: queue.SimpleQueue[SealedSegment | str | None] = queue.SimpleQueue()
 
-    def append(self, batch: Any) -> Receipt:
+    def append(self, batch: pa.RecordBatch | pa.Table | Sequence[Event]) -> Receipt:
         """Append a batch whole or not at all; returns once it is as durable as was asked for.
 
         Args:
@@ -135,7 +140,7 @@ class CommitQueue:
         if chosen:
             self._hand_over()
 
-    def submit(self, batch: Any) -> Ticket:
+    def submit(self, batch: pa.RecordBatch | pa.Table | Sequence[Event]) -> Ticket:
         """Append without waiting: a thread of the writer commits what was submitted, in groups.
 
         A single producer can so encode its next batch while the disk works on the last one. Keep
@@ -154,7 +159,7 @@ class CommitQueue:
                 self._changed.notify_all()
         return ticket
 
-    def _prepare(self, batch: Any) -> Ticket:
+    def _prepare(self, batch: pa.RecordBatch | pa.Table | Sequence[Event]) -> Ticket:
         return Ticket(prepare(batch, self._ids, self._clock.wall_us()), self._changed)
 
     def _check_open(self) -> None:

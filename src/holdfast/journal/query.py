@@ -95,7 +95,7 @@ class JournalView:
                 yield segment, number
                 number += 1
 
-    def scan(self, start: int = 0, end: int | None = None) -> Iterator[Any]:
+    def scan(self, start: int = 0, end: int | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of a range of sequences, one per frame."""
         end = self.visible if end is None else min(end, self.visible)
         for segment, number in self.frames(start, end):
@@ -230,7 +230,7 @@ class JournalView:
 class QueryResult:
     """Matching events as record batches, in order."""
 
-    batches: list[Any]
+    batches: list[pa.RecordBatch]
 
     def __len__(self) -> int:
         return sum(batch.num_rows for batch in self.batches)
@@ -239,12 +239,12 @@ class QueryResult:
         """As single events; for small answers."""
         return [event for batch in self.batches for event in to_events(batch)]
 
-    def to_table(self) -> Any:
+    def to_table(self) -> pa.Table:
         """As one Arrow table with plain text columns; the payloads must be of one type."""
         return to_table(self.batches)
 
 
-def plain(batch: Any) -> Any:
+def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with plain instead of dictionary-encoded text: what Spark and others expect."""
     names = batch.schema.names
     columns = [
@@ -254,7 +254,7 @@ def plain(batch: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def to_table(batches: list[Any]) -> Any:
+def to_table(batches: list[pa.RecordBatch]) -> pa.Table:
     """One table of many batches."""
     if not batches:
         return empty_table()
@@ -272,7 +272,7 @@ def to_table(batches: list[Any]) -> Any:
     return pa.Table.from_batches([plain(batch) for batch in batches])
 
 
-def empty_table() -> Any:
+def empty_table() -> pa.Table:
     """A table of no events."""
     return pa.table(
         {
@@ -290,7 +290,7 @@ def empty_table() -> Any:
     )
 
 
-def to_events(batch: Any) -> Iterator[Event]:
+def to_events(batch: pa.RecordBatch) -> Iterator[Event]:
     """Single events of a record batch."""
     walls = batch.column("wall_time").cast(pa.int64())
     for row, wall in zip(batch.to_pylist(), walls.to_pylist(), strict=True):
@@ -308,14 +308,14 @@ def to_events(batch: Any) -> Iterator[Event]:
         )
 
 
-def read_batch(segment: JournalSegment, number: int) -> Any:
+def read_batch(segment: JournalSegment, number: int) -> pa.RecordBatch:
     """One frame as a record batch."""
     return decode(segment, number, segment.body(number))
 
 
 def decode(
     segment: JournalSegment, number: int, body: BodyReader, rows: Array | None = None
-) -> Any:
+) -> pa.RecordBatch:
     """A body, or some rows of it, as a record batch; damage names the segment's file."""
     try:
         return body.batch(rows)
@@ -323,7 +323,7 @@ def decode(
         raise corrupt(segment.path, segment.directory().offsets[number], error) from error
 
 
-def _run(view: JournalView, query: Query) -> Iterator[Any]:
+def _run(view: JournalView, query: Query) -> Iterator[pa.RecordBatch]:
     left = query.limit
     start = max(query.from_sequence, view.base_sequence)
     end = view.visible if query.to_sequence is None else min(query.to_sequence, view.visible)

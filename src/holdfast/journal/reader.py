@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
@@ -35,6 +35,8 @@ from holdfast.journal.query import JournalView, Query, QueryResult
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
+
+    import pyarrow as pa
 
     from holdfast.journal.types import OpenReport, Position
 
@@ -132,7 +134,7 @@ class JournalReader:
 
     def follow(
         self, start: Position | None = None, *, timeout_ms: int | None = None, poll_ms: int = 50
-    ) -> Iterator[tuple[Any, Position]]:
+    ) -> Iterator[tuple[pa.RecordBatch, Position]]:
         """Yield every batch from a position on, with the position behind it; waits for more.
 
         Args:
@@ -222,6 +224,6 @@ class Cursor:
 
     def follow(
         self, *, timeout_ms: int | None = None, poll_ms: int = 50
-    ) -> Iterator[tuple[Any, Position]]:
+    ) -> Iterator[tuple[pa.RecordBatch, Position]]:
         """Continue behind the cursor. Commit the position of a batch once it is done with."""
         return self._reader.follow(self.position(), timeout_ms=timeout_ms, poll_ms=poll_ms)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,6 +32,8 @@ from holdfast.journal.segments import corrupt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import pyarrow as pa
 
     from holdfast.journal.segments import JournalSegment
     from holdfast.journal.types import Position
@@ -144,7 +146,9 @@ def _split(
     )
 
 
-def read_split(split: JournalSplit, *, files: JournalFiles | None = None) -> Iterator[Any]:
+def read_split(
+    split: JournalSplit, *, files: JournalFiles | None = None
+) -> Iterator[pa.RecordBatch]:
     """Record batches of a split, one per appended batch, with plain text columns.
 
     Needs nothing but the split and the files: no journal object, no index, no lock.

@@ -15,7 +15,7 @@ from holdfast.state.arrow.row_equality import normalise, row_codes
 REMEDY = "the last checkpoint is untouched: correct the function and run again"
 
 
-def key_text(keys: Any, row: int = 0) -> str:
+def key_text(keys: pa.RecordBatch, row: int = 0) -> str:
     """One key of a batch of key columns, as a person would read it."""
     if not keys.num_rows:
         return "none"
@@ -28,7 +28,9 @@ def key_text(keys: Any, row: int = 0) -> str:
     return ",".join(f"{name}:{value!r}" for name, value in values.items())[:200]
 
 
-def called(function: Callable[..., Any], *args: Any, kind: str, keys: Any, **facts: object) -> Any:
+def called(
+    function: Callable[..., Any], *args: Any, kind: str, keys: pa.RecordBatch, **facts: object
+) -> Any:
     """The answer of a user's function; an exception becomes one of Holdfast's."""
     try:
         return function(*args)
@@ -53,14 +55,16 @@ _ANSWERS = {
 }
 
 
-def wrong_answer(keys: Any, *, kind: str, **facts: object) -> InvalidInputError:
+def wrong_answer(keys: pa.RecordBatch, *, kind: str, **facts: object) -> InvalidInputError:
     """An answer that cannot be taken; `keys` are those that the function was asked about."""
     return InvalidInputError(
         _ANSWERS[kind], kind=kind, cause=kind, sample_key=key_text(keys), **facts, remedy=REMEDY
     )
 
 
-def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
+def checked_table(
+    answer: Any, schema: pa.Schema, *, what: str, keys: pa.RecordBatch
+) -> pa.RecordBatch:
     """One batch with exactly the columns of a schema, in its order; types are converted safely."""
     if not isinstance(answer, (pa.Table, pa.RecordBatch)):
         raise wrong_answer(
@@ -102,7 +106,7 @@ def checked_table(answer: Any, schema: Any, *, what: str, keys: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def places_of(rows: Any, keys: Any, names: list[str]) -> np.ndarray:
+def places_of(rows: pa.RecordBatch, keys: pa.RecordBatch, names: list[str]) -> np.ndarray:
     """For each row the number of its key; each key at most once, and none that was not asked."""
     if not rows.num_rows:
         return np.zeros(0, np.int64)

@@ -7,9 +7,12 @@ needs no JVM and finds what can be known from the declared schema alone.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 _FIELD = re.compile(r"\s*(`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*)\s*:?\s+(.+)", re.DOTALL)
 _QUOTED = re.compile(r"`(?:[^`]|``)*`|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
@@ -53,7 +56,7 @@ def is_one(text: str) -> bool:
     return True
 
 
-def schema_ddl(schema: Any, owner: str) -> str:
+def schema_ddl(schema: str | StructType, owner: str) -> str:
     """A schema as SQL writes it: given so, or as a `StructType`. No Spark is started for it."""
     if isinstance(schema, str):
         return schema

@@ -17,7 +17,7 @@ import hashlib
 import os
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ _PARTIAL = ".partial-"
 _DEAD_NS = 86_400 * 10**9  # no download takes a day
 
 
-def map_file(path: Path) -> Any:
+def map_file(path: Path) -> pa.Buffer:
     """A file as an Arrow buffer: a view of its pages, alive for as long as somebody uses it."""
     with pa.memory_map(os.fspath(path)) as file:
         return file.read_buffer()
@@ -60,7 +60,7 @@ class RunCache:
         except OSError as error:
             raise self._failed(error) from error
 
-    def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> Any:
+    def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> pa.Buffer:
         """The bytes of a run, mapped from the cache; downloaded and verified if not there yet.
 
         What is returned is mapped already: another process may evict the name at any moment.
@@ -83,7 +83,7 @@ class RunCache:
             raise self._failed(error, info.path) from error
         return content
 
-    def _hit(self, path: Path, size: int) -> Any:
+    def _hit(self, path: Path, size: int) -> pa.Buffer | None:
         try:
             if path.stat().st_size == size:
                 os.utime(path)  # least recently used goes first

@@ -26,7 +26,7 @@ class LatestAnswer:
     """Row i of `values` belongs to probe i; it is all null where `found[i]` is False."""
 
     found: np.ndarray
-    values: Any
+    values: pa.RecordBatch
 
 
 class LatestPartition(TracePartition):

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -191,7 +191,9 @@ def open_trace(
     return TraceReader(runs=runs, source=source, schema=schema)
 
 
-def _content(storage: StorageReader, pipeline: str, run: RunInfo, cache: RunCache | None) -> Any:
+def _content(
+    storage: StorageReader, pipeline: str, run: RunInfo, cache: RunCache | None
+) -> pa.Buffer:
     path = object_path(run.pipeline or pipeline, run.path)
     local = storage.local_path(path)
     try:
@@ -210,7 +212,7 @@ def _content(storage: StorageReader, pipeline: str, run: RunInfo, cache: RunCach
         ) from error
 
 
-def _schema(content: Any, run: RunInfo) -> TraceSchema:
+def _schema(content: pa.Buffer, run: RunInfo) -> TraceSchema:
     try:
         stored = pa.ipc.open_file(content).schema
         header = msgspec.json.decode((stored.metadata or {})[HEADER_KEY], type=RunHeader)

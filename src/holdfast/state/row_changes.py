@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -10,6 +10,8 @@ from holdfast.errors import HoldfastError, IncompatibleError
 from holdfast.state.reader import diff
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from holdfast.state.reader import TraceReader
     from holdfast.state.sql import Database
 
@@ -31,7 +33,7 @@ def load_changes(
     wanted = pa.schema(fields)
     failures: list[HoldfastError] = []
 
-    def batches() -> Any:
+    def batches() -> Iterator[pa.RecordBatch]:
         try:
             for batch in diff(before, after):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=wanted)

@@ -61,8 +61,8 @@ class TraceScan:
         self._latest = schema.kind is TraceKind.LATEST
         self._threads = threads or max(1, min(THREADS_MAX, os.cpu_count() or 1))
         self._windows = plan_windows(views, window_rows)
-        self._begun: Prefetch[tuple[int, int], list[Any]] | None = None
-        self._all: list[Prefetch[tuple[int, int], list[Any]]] = []
+        self._begun: Prefetch[tuple[int, int], list[pa.RecordBatch]] | None = None
+        self._all: list[Prefetch[tuple[int, int], list[pa.RecordBatch]]] = []
         self.schema = pa.schema([schema.stored.field(i) for i in range(1, len(schema.stored))])
 
     def start(self) -> None:
@@ -70,7 +70,7 @@ class TraceScan:
         if self._begun is None:
             self._begun = self._begin()
 
-    def _begin(self) -> Prefetch[tuple[int, int], list[Any]]:
+    def _begin(self) -> Prefetch[tuple[int, int], list[pa.RecordBatch]]:
         free = all(view.run.in_place for view in self._views) and not self._gathers(self._views)
         ahead = AHEAD_IN_PLACE if free else 2 * self._threads
         prefetch = Prefetch(self._window, self._windows, threads=self._threads, ahead=ahead)
@@ -112,9 +112,9 @@ class TraceScan:
 
     # One window
 
-    def _window(self, window: tuple[int, int]) -> list[Any]:
+    def _window(self, window: tuple[int, int]) -> list[pa.RecordBatch]:
         """Stored rows of one hash range, marked."""
-        found: list[list[Any]] = []
+        found: list[list[pa.RecordBatch]] = []
         views = []
         for view in self._views:
             start, stop = view.row_range(*window)
@@ -131,7 +131,7 @@ class TraceScan:
             return False
         return not (self._latest and all(view.run.hashes_distinct for view in views))
 
-    def _newest(self, found: list[list[Any]]) -> list[list[Any]]:
+    def _newest(self, found: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
         """Strike out each row whose key a newer run has; no run has a hash twice."""
         result = []
         for age, pieces in enumerate(found):
@@ -139,7 +139,7 @@ class TraceScan:
             result.append([self._outdated(piece, newer) for piece in pieces])
         return result
 
-    def _outdated(self, piece: Any, newer: list[Any]) -> Any:
+    def _outdated(self, piece: pa.RecordBatch, newer: list[pa.RecordBatch]) -> pa.RecordBatch:
         outdated = np.zeros(piece.num_rows, np.bool_)
         hashes = numbers(piece.column(0))
         for other in newer:
@@ -150,7 +150,11 @@ class TraceScan:
         return self._strike(piece, outdated)
 
     def _same_keys(
-        self, left: Any, left_rows: np.ndarray, right: Any, right_rows: np.ndarray
+        self,
+        left: pa.RecordBatch,
+        left_rows: np.ndarray,
+        right: pa.RecordBatch,
+        right_rows: np.ndarray,
     ) -> np.ndarray:
         same = np.ones(len(left_rows), np.bool_)
         for i in self._trace.key_indices:
@@ -162,7 +166,7 @@ class TraceScan:
                 same &= raw_a[left_rows] == raw_b[right_rows]
         return same
 
-    def _gathered(self, found: list[list[Any]]) -> list[list[Any]]:
+    def _gathered(self, found: list[list[pa.RecordBatch]]) -> list[list[pa.RecordBatch]]:
         """Rows of hashes that several runs have are combined as a compaction would; others stay."""
         shared = _shared([[numbers(piece.column(0)) for piece in pieces] for pieces in found])
         if not len(shared):
@@ -175,11 +179,11 @@ class TraceScan:
             result.append(self._strike(piece, mask))
         return [result, [resolve(join_batches(gathered, self._trace.stored), self._trace)]]
 
-    def _without_late(self, piece: Any) -> Any:
+    def _without_late(self, piece: pa.RecordBatch) -> pa.RecordBatch:
         behind = self._trace.behind(piece, self._bound)
         return piece if behind is None else self._strike(piece, behind)
 
-    def _strike(self, piece: Any, struck: np.ndarray) -> Any:
+    def _strike(self, piece: pa.RecordBatch, struck: np.ndarray) -> pa.RecordBatch:
         """The same rows, of which these do not count."""
         if not struck.any():
             return piece

@@ -34,6 +34,7 @@ from holdfast.storage.open import OBJECT_SCHEMES, location_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
     from holdfast.spark.classic import Scan
 
@@ -76,7 +77,7 @@ class Files(Source):
         self,
         path: str | PathLike[str],
         *,
-        schema: Any,
+        schema: str | StructType,
         format: Format | None = None,  # noqa: A002 - everybody's name for it
         pattern: str | None = None,
         files_max: int = 1_000,

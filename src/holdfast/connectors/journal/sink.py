@@ -144,10 +144,10 @@ class JournalSinkWriter(OutputWriter):
             for events in self._pieces(staged.files, token):
                 _append(journal, events)
 
-    def _pieces(self, files: Collection[str], token: PendingToken) -> Iterator[Any]:
+    def _pieces(self, files: Collection[str], token: PendingToken) -> Iterator[pa.Table]:
         """The epoch's events, in pieces; always cut in the same places."""
         seed = hashlib.sha256(f"{token.checkpoint}:{self._name}".encode()).digest()[:8]
-        piece: list[Any] = []
+        piece: list[pa.RecordBatch] = []
         size = first = 0
         for rows in self._batches(files):
             events = self._events(rows, seed, first)
@@ -160,7 +160,7 @@ class JournalSinkWriter(OutputWriter):
         if piece:
             yield pa.Table.from_batches(piece)
 
-    def _batches(self, files: Collection[str]) -> Iterator[Any]:
+    def _batches(self, files: Collection[str]) -> Iterator[pa.RecordBatch]:
         """Staged rows, so many at a time as fit into a piece when they are unpacked."""
         for path in files:
             file = pq.ParquetFile(pa.BufferReader(self._storage.get(path)))
@@ -170,7 +170,7 @@ class JournalSinkWriter(OutputWriter):
                 count = max(1, min(1 << 16, PIECE_BYTES // (4 * wide)))
                 yield from file.iter_batches(batch_size=count, row_groups=[number])
 
-    def _events(self, rows: Any, seed: bytes, first: int) -> Any:
+    def _events(self, rows: pa.RecordBatch, seed: bytes, first: int) -> pa.RecordBatch:
         count = rows.num_rows
         ids = np.zeros((count, 2), ">u8")
         ids[:, 0] = int.from_bytes(seed, "big")
@@ -187,7 +187,7 @@ class JournalSinkWriter(OutputWriter):
             }
         )
 
-    def _text(self, rows: Any, wanted: str) -> Any:
+    def _text(self, rows: pa.RecordBatch, wanted: str) -> Any:
         if wanted.startswith("="):
             return pa.repeat(pa.scalar(wanted[1:], pa.string()), rows.num_rows)
         names = [name.lower() for name in rows.schema.names]

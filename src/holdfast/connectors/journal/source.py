@@ -30,7 +30,7 @@ from holdfast.spark.ddl import ddl_columns
 from holdfast.storage.open import location_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -172,11 +172,12 @@ class JournalSourceReader(SourceReader):
             arrow_schema(spark.createDataFrame([], schema).schema) if self._source.typed else None
         )
 
-        def read_pieces(batches: Any) -> Iterator[Any]:
+        def read_pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from holdfast.journal import read_split
 
             for batch in batches:
-                for number in batch.column(0).to_pylist():
+                picked: list[Any] = batch.column(0).to_pylist()
+                for number in picked:
                     for events in read_split(pieces[number]):
                         yield event_batch(events, shape, head)
 
@@ -270,7 +271,9 @@ def _log_position(known: JournalPosition) -> LogPosition:
     )
 
 
-def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> Any:
+def event_batch(
+    events: pa.RecordBatch, shape: pa.Schema | None = None, head: Collection[str] = ()
+) -> pa.RecordBatch:
     """Events as Spark takes them; with `shape`, the payload's columns take the payload's place.
 
     head: with `shape`, the event's own columns, which come first.
@@ -284,7 +287,7 @@ def event_batch(events: Any, shape: Any = None, head: Collection[str] = ()) -> A
         events.column("wall_time" if name == "at" else name).cast(kinds.get(name, pa.int64()))
         for name in (head if shape is not None else _HEAD_NAMES)
     ]
-    payload = events.column("payload")
+    payload: Any = events.column("payload")
     if pa.types.is_struct(payload.type) != (shape is not None):
         raise InvalidInputError(
             "the payloads are not of the kind that the source expects",

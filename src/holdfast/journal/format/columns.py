@@ -247,7 +247,7 @@ class BodyReader:
             return np.asarray(equal[self.codes(base, len(values))])
         return np.repeat(equal, self.header.count) if len(values) == 1 else np.asarray(equal)
 
-    def batch(self, rows: np.ndarray[Any, Any] | None = None) -> Any:
+    def batch(self, rows: np.ndarray[Any, Any] | None = None) -> pa.RecordBatch:
         """The body as an Arrow record batch with the global sequence in front.
 
         Args:
@@ -289,7 +289,7 @@ class BodyReader:
         )
 
 
-def encode_columns(batch: Any) -> bytes:
+def encode_columns(batch: pa.RecordBatch) -> bytes:
     """Typed columns as an Arrow IPC stream of one batch."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -297,7 +297,7 @@ def encode_columns(batch: Any) -> bytes:
     return bytes(sink.getvalue())
 
 
-def decode_columns(buffer: Any, count: int) -> Any:
+def decode_columns(buffer: Any, count: int) -> pa.StructArray:
     """Typed columns as a struct array of `count` rows, fully validated."""
     try:
         refuse_packed(buffer)  # Arrow would allocate what the bytes ask for

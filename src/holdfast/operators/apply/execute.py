@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -38,6 +38,9 @@ from holdfast.operators.udf import called, checked_table, places_of, wrong_answe
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.batches import group_rows
 from holdfast.state.arrow.row_equality import normalise, row_codes, rows_equal
+
+if TYPE_CHECKING:
+    from holdfast.state import LatestPartition
 
 TOUCHED = "_touched"
 _STAMP = pa.timestamp("us", tz="UTC")
@@ -180,12 +183,14 @@ class ApplyTask(OperatorTask):
         counters["timers"] = int(asked.due.sum())
         return TaskResult(output, updates, counters, late)
 
-    def _on_time(self, rows: Any, context: EpochContext) -> tuple[Any, Any]:
+    def _on_time(
+        self, rows: pa.RecordBatch, context: EpochContext
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """Rows that may still touch a key, and those that are too old."""
         mark = context.watermark_us
         if self.ttl_us is None or mark is None or not rows.num_rows:
             return rows, None
-        times = rows.column(self.time).cast(pa.int64())
+        times = rows.column(str(self.time)).cast(pa.int64())
         old = pc.fill_null(pc.less(times, mark - self.ttl_us), False)  # noqa: FBT003
         if not pc.any(old).as_py():
             return rows, None
@@ -197,8 +202,8 @@ class ApplyTask(OperatorTask):
         return rows.filter(pc.invert(old)), late
 
     def _ask(
-        self, rows: Any, traces: Mapping[str, Any], context: EpochContext
-    ) -> tuple[_Asked, Any]:
+        self, rows: pa.RecordBatch, traces: Mapping[str, Any], context: EpochContext
+    ) -> tuple[_Asked, pa.RecordBatch]:
         """Touched and due keys with their state; timers of keys that are gone come apart."""
         names = [HASH, *self.keys.names]
         if self.weighted and rows.num_rows:
@@ -271,7 +276,7 @@ class ApplyTask(OperatorTask):
         remembered: np.ndarray = found & ~gone
         return remembered
 
-    def _summed(self, rows: Any) -> Any:
+    def _summed(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Rows that came and went in one epoch are not there."""
         columns = [normalise(rows.column(n)) for n in self.row.names]
         groups, _ = group_by_key(rows, self.keys.names)
@@ -283,15 +288,18 @@ class ApplyTask(OperatorTask):
         place = first.schema.get_field_index(WEIGHT)
         return first.set_column(place, WEIGHT, pa.array(sums[kept]))
 
-    def _due(self, traces: Mapping[str, Any], context: EpochContext, names: list[str]) -> Any:
+    def _due(
+        self, traces: Mapping[str, Any], context: EpochContext, names: list[str]
+    ) -> pa.RecordBatch:
         mark = context.watermark_us
         if self.timers is not None and mark is not None and mark != context.previous_watermark_us:
             # A timer at the watermark is due: no row before it is expected any more.
-            return traces[f"{self.name}.timers"].due(None, mark + 1).select(names)
+            trace: LatestPartition = traces[f"{self.name}.timers"]
+            return trace.due(None, mark + 1).select(names)
         schema = pa.schema([pa.field(HASH, pa.uint64()), *self.keys])
         return pa.RecordBatch.from_pylist([], schema=schema)
 
-    def _table(self, rows: Any, numbers: np.ndarray) -> tuple[Any, np.ndarray]:
+    def _table(self, rows: pa.RecordBatch, numbers: np.ndarray) -> tuple[pa.Table, np.ndarray]:
         """The rows as the function sees them, and the order that they are in."""
         columns = {n: rows.column(n) for n in self.row.names}
         keys = [SortKey(self.time)] if self.time is not None else []
@@ -309,7 +317,7 @@ class ApplyTask(OperatorTask):
         arrays = [columns[f.name].take(picks) for f in fields]
         return pa.Table.from_arrays(arrays, schema=pa.schema(fields)), order
 
-    def _output(self, answer: Any, keys: Any) -> Any:
+    def _output(self, answer: Any, keys: pa.RecordBatch) -> pa.RecordBatch:
         if answer is None:
             return pa.RecordBatch.from_pylist([], schema=self.output)
         schema = self.result
@@ -324,7 +332,12 @@ class ApplyTask(OperatorTask):
         return pa.RecordBatch.from_arrays(table.columns, schema=self.output)
 
     def _write(
-        self, asked: _Asked, stale: Any, kept: Any, places: np.ndarray, updates: dict[str, Any]
+        self,
+        asked: _Asked,
+        stale: pa.RecordBatch,
+        kept: pa.RecordBatch,
+        places: np.ndarray,
+        updates: dict[str, Any],
     ) -> None:
         """Rows of state that differ, tombstones, and timers that were set, moved or cleared."""
         count = asked.keys.num_rows
@@ -373,7 +386,7 @@ class ApplyTask(OperatorTask):
         return pc.max_element_wise(before, came).cast(_STAMP)
 
 
-def _netted(table: Any, names: list[str]) -> Any:
+def _netted(table: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
     """Each distinct row once: one that is retracted and given again has not changed."""
     if not table.num_rows:
         return table
@@ -385,8 +398,8 @@ def _netted(table: Any, names: list[str]) -> Any:
     return rows.append_column(APPLY_WEIGHT, pa.array(sums[kept]))
 
 
-def _timers(keys: Any, wake: Any) -> Any:
-    update = keys.append_column("_wake", wake)
+def _timers(keys: pa.RecordBatch, wake: Any) -> pa.RecordBatch:
+    update: pa.RecordBatch = keys.append_column("_wake", wake)
     return update.append_column(DELETED, wake.is_null())
 
 

@@ -168,9 +168,11 @@ class DedupeTask(OperatorTask):
         remembered: np.ndarray = found & ~old.to_numpy(zero_copy_only=False)
         return remembered
 
-    def _on_time(self, rows: Any, bound_us: int | None) -> tuple[Any, Any]:
+    def _on_time(
+        self, rows: pa.RecordBatch, bound_us: int | None
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """Rows in order of time, and the late ones; nulls are never late and come last."""
-        times, late = rows.column(self.time).cast(pa.int64()), None
+        times, late = rows.column(str(self.time)).cast(pa.int64()), None
         if bound_us is not None:
             old = pc.fill_null(pc.less(times, bound_us), False)  # noqa: FBT003
             if pc.any(old).as_py():

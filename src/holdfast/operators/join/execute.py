@@ -172,7 +172,7 @@ class JoinTask(OperatorTask):
         return TaskResult(self._assembled(blocks), updates, counters, late)
 
     @property
-    def _types(self) -> dict[str, Any]:
+    def _types(self) -> dict[str, pa.DataType]:
         """Types of the shuffled columns."""
         types = dict(zip(self.key_names, self.sides[LEFT].keys.types, strict=True))
         for side in self.sides:
@@ -180,7 +180,9 @@ class JoinTask(OperatorTask):
             types |= dict(zip(side.late_slots, side.late_types, strict=True))
         return types
 
-    def _on_time(self, rows: Any, watermark_us: int) -> tuple[Any, Any]:
+    def _on_time(
+        self, rows: pa.RecordBatch, watermark_us: int
+    ) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
         """Rows that are not too late, and those that are."""
         numbers = rows.column(SIDE).to_numpy(zero_copy_only=False)
         late = np.zeros(rows.num_rows, np.bool_)
@@ -194,7 +196,7 @@ class JoinTask(OperatorTask):
             return rows, None
         return rows.filter(pa.array(~late)), rows.filter(pa.array(late))
 
-    def _late(self, gone: Any) -> Any:
+    def _late(self, gone: pa.RecordBatch) -> pa.RecordBatch:
         """Late rows of both sides as they came."""
         blocks = []
         numbers = gone.column(SIDE).to_numpy(zero_copy_only=False)
@@ -206,7 +208,7 @@ class JoinTask(OperatorTask):
         joined = [pa.concat_arrays(pieces) for pieces in zip(*blocks, strict=True)]
         return pa.RecordBatch.from_arrays(joined, schema=self.late)
 
-    def _usable(self, rows: Any) -> np.ndarray:
+    def _usable(self, rows: pa.RecordBatch) -> np.ndarray:
         """Rows that can meet others: their keys, and their times where they count, are given."""
         usable = np.ones(rows.num_rows, np.bool_)
         for name in self.key_names:
@@ -220,7 +222,7 @@ class JoinTask(OperatorTask):
                 usable &= given.to_numpy(zero_copy_only=False) | (numbers != number)
         return usable
 
-    def _loose(self, rows: Any) -> list[_Block]:
+    def _loose(self, rows: pa.RecordBatch) -> list[_Block]:
         """Rows that meet nothing: they show where rows without a partner do, and are not kept."""
         numbers = rows.column(SIDE).to_numpy(zero_copy_only=False)
         blocks = []
@@ -238,7 +240,7 @@ class JoinTask(OperatorTask):
             blocks.append(_Block(self._raw(mine, number, self.columns), weights))
         return blocks
 
-    def _raw(self, rows: Any, number: int, columns: Sequence[OutColumn]) -> list[Any]:
+    def _raw(self, rows: pa.RecordBatch, number: int, columns: Sequence[OutColumn]) -> list[Any]:
         """Shuffled rows of one side as columns of the result, with nulls for the other side."""
         keys = [normalise(rows.column(name)) for name in self.key_names]
         side = self.sides[number]
@@ -246,7 +248,7 @@ class JoinTask(OperatorTask):
         sides = [values, None] if number == LEFT else [None, values]
         return shaped(columns, keys, sides, rows.num_rows)
 
-    def _assembled(self, blocks: list[_Block]) -> Any:
+    def _assembled(self, blocks: list[_Block]) -> pa.RecordBatch:
         """All blocks as one batch of changes; repeated rows where there are no weights."""
         schema = self.output
         done = []
@@ -282,7 +284,7 @@ class _Block:
 class _Epoch:
     """The rows of one partition of an epoch that have a key, and what was there before."""
 
-    def __init__(self, work: JoinTask, rows: Any, traces: Mapping[str, Any]) -> None:
+    def __init__(self, work: JoinTask, rows: pa.RecordBatch, traces: Mapping[str, Any]) -> None:
         self.work, self.rows, self.traces = work, rows, traces
         self.groups, columns = group_by_key(rows, list(work.key_names))
         self.count = len(self.groups.starts)
@@ -298,7 +300,7 @@ class _Epoch:
         self.touched = [np.bincount(group, minlength=self.count) > 0 for group in self.group]
         self._entries: dict[int, Entries] = {}
 
-    def updates(self) -> dict[str, Any]:
+    def updates(self) -> dict[str, pa.RecordBatch]:
         """The rows of both sides for their traces."""
         found = {}
         for number, side in enumerate(self.work.sides):
@@ -354,7 +356,7 @@ class _Epoch:
             came = Entries(wanted[answer.probes], kept, answer.weights, zeros).joined(came)
         return came.merged() if self.signed else came
 
-    def _probe(self, side: JoinSide, wanted: np.ndarray) -> Any:
+    def _probe(self, side: JoinSide, wanted: np.ndarray) -> pa.RecordBatch:
         picks = pa.array(wanted)
         columns = [self.hashes.take(picks), *(key.take(picks) for key in self.keys)]
         return pa.RecordBatch.from_arrays(columns, names=[HASH, *side.keys.names])

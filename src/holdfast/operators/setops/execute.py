@@ -117,7 +117,7 @@ class SetTask(OperatorTask):
         }
         return TaskResult(self._changes(keys, delta), {self.name: update}, counters)
 
-    def _changes(self, keys: list[Any], delta: np.ndarray) -> Any:
+    def _changes(self, keys: list[Any], delta: np.ndarray) -> pa.RecordBatch:
         kept = np.flatnonzero(delta)
         index = kept if self.changes else np.repeat(kept, np.maximum(delta[kept], 0))
         picks = pa.array(index)

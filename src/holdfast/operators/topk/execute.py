@@ -114,7 +114,7 @@ class TopKTask(OperatorTask):
         return self._finish(probe, before, after, came)
 
     def _with_hidden(
-        self, whole: ZSet, shown: ZSet, came: ZSet, probe: Any, traces: Mapping[str, Any]
+        self, whole: ZSet, shown: ZSet, came: ZSet, probe: pa.RecordBatch, traces: Mapping[str, Any]
     ) -> ZSet:
         """Where a full key lost a row that showed, take all of its rows instead."""
         count = probe.num_rows
@@ -173,7 +173,7 @@ class TopKTask(OperatorTask):
         each = best.take(index)
         return ZSet(each.numbers, [*each.columns, ranks], np.ones(len(index), np.int64))
 
-    def _finish(self, probe: Any, before: ZSet, after: ZSet, came: ZSet) -> TaskResult:
+    def _finish(self, probe: pa.RecordBatch, before: ZSet, after: ZSet, came: ZSet) -> TaskResult:
         minus = ZSet(before.numbers, before.columns, -before.weights)
         delta = minus.concat(after).consolidate()
         delta = delta.take(np.argsort(delta.weights, kind="stable"))

@@ -68,13 +68,14 @@ class TimedTask(OperatorTask):
         """Windows that end before this are closed."""
         return None if watermark_us is None else watermark_us - self.lateness_us + 1
 
-    def late_rows(self, rows: Any, missed: np.ndarray) -> Any:
+    def late_rows(self, rows: pa.RecordBatch, missed: np.ndarray) -> pa.RecordBatch | None:
         """The original rows of what came too late; None where nobody asked for them."""
         if self.row is None or not missed.any():
             return None
         gone = rows.filter(pa.array(missed))
         names = [name for name in self.row.names if name != WEIGHT]
-        columns = dict(zip(names, gone.column(ROW).flatten(), strict=True))
+        row: Any = gone.column(ROW)
+        columns = dict(zip(names, row.flatten(), strict=True))
         columns[WEIGHT] = gone.column(WEIGHT)
         return pa.RecordBatch.from_arrays(
             [columns[field.name].cast(field.type) for field in self.row], schema=self.row
@@ -129,7 +130,7 @@ class WindowTask(TimedTask):
                 counters["changes"] = changes.num_rows
         return TaskResult(changes, result.updates, counters, late)
 
-    def _assign(self, rows: Any, closed_us: int | None) -> tuple[Any, Any, int]:
+    def _assign(self, rows: pa.RecordBatch, closed_us: int | None) -> tuple[Any, Any, int]:
         """Every row once for each of its open windows; rows that missed one, and their number."""
         at = _times(rows)
         missed = np.zeros(len(at), np.bool_)
@@ -155,7 +156,13 @@ class WindowTask(TimedTask):
         return self._spread(rows, index, *spans, whole=everything), late, int(missed.sum())
 
     def _spread(
-        self, rows: Any, index: np.ndarray, starts: np.ndarray, ends: np.ndarray, *, whole: bool
+        self,
+        rows: pa.RecordBatch,
+        index: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        *,
+        whole: bool,
     ) -> Any:
         names = [name for name in rows.schema.names if name not in (AT, ROW)]
         kept = rows.select(names)
@@ -174,7 +181,7 @@ class WindowTask(TimedTask):
         return pa.RecordBatch.from_arrays(columns, names=names)
 
 
-def _times(rows: Any) -> np.ndarray:
+def _times(rows: pa.RecordBatch) -> np.ndarray:
     micros: np.ndarray = rows.column(AT).to_numpy(zero_copy_only=False).astype(np.int64)
     return micros
 

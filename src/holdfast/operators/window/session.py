@@ -48,7 +48,7 @@ class _Events:
     probe: np.ndarray
     at: np.ndarray
     weight: np.ndarray
-    rows: Any
+    rows: pa.RecordBatch
 
     def pick(self, index: np.ndarray) -> _Events:
         """Some of them."""
@@ -158,7 +158,7 @@ class SessionTask(TimedTask):
         counters["keys_gone"] = int(gone.sum()) + len(shuts.end)
         return TaskResult(out, updates, counters, late)
 
-    def _stored(self, rows: Any, at: np.ndarray) -> Any:
+    def _stored(self, rows: pa.RecordBatch, at: np.ndarray) -> Any:
         """Rows as the bag keeps them, with hash and weight."""
         names = {HASH: HASH, WEIGHT: WEIGHT, **{name: name for name in self.keys.names}}
         names |= {field.name: "__hf" + field.name for field in self.inputs}
@@ -185,14 +185,14 @@ class SessionTask(TimedTask):
         numbers = group_numbers(groups, mine.num_rows)
         return mine.take(pa.array(groups.first())), numbers[: came.num_rows]
 
-    def _before(self, trace: Any, probe: Any) -> _Sessions:
+    def _before(self, trace: Any, probe: pa.RecordBatch) -> _Sessions:
         """What was given and still counts."""
         answer = trace.lookup(probe)
         columns = [answer.rows.column(name) for name in self._results]
         start, end = (_micros(answer.rows.column(name)) for name in (START, END))
         return _Sessions(answer.probes, start, end, columns)
 
-    def _standing(self, trace: Any, probe: Any) -> _Events:
+    def _standing(self, trace: Any, probe: pa.RecordBatch) -> _Events:
         """The rows of the probed keys as they were before the epoch."""
         answer = trace.lookup(probe)
         rows = answer.rows.select([*self.keys.names, TIME, *self.inputs.names])
@@ -219,7 +219,7 @@ class SessionTask(TimedTask):
         events = _Events(probes[first[there]], _micros(batch.column(TIME)), summed[there], batch)
         return events.pick(np.lexsort((events.at, events.probe)))
 
-    def _computed(self, events: _Events, spans: _Spans, probe: Any) -> _Sessions:
+    def _computed(self, events: _Events, spans: _Spans, probe: pa.RecordBatch) -> _Sessions:
         """The sessions of some rows, aggregated from nothing."""
         there = events.pick(spans.present)
         repeat = np.repeat(np.arange(len(there.at)), there.weight)
@@ -248,7 +248,7 @@ class SessionTask(TimedTask):
         columns_made = [normalise(made.column(name)) for name in self._results]
         return _Sessions(spans.probe, spans.start, spans.end, columns_made)
 
-    def _view_update(self, probe: Any, old: list[_Sessions], new: _Sessions) -> Any:
+    def _view_update(self, probe: pa.RecordBatch, old: list[_Sessions], new: _Sessions) -> Any:
         """Sessions that are no more, and those that are new."""
         names = [*self.keys.names, *(n for n in self._results if n not in self.keys.names)]
         parts = []
@@ -271,7 +271,7 @@ class SessionTask(TimedTask):
             leaves |= (events.weight < 0) & (events.at + self.gap_us < closed_us)
         return leaves
 
-    def _removal(self, events: _Events, probe: Any) -> Any:
+    def _removal(self, events: _Events, probe: pa.RecordBatch) -> Any:
         """Rows of the bag, taken out."""
         hashes = probe.column(HASH).take(pa.array(events.probe))
         return pa.RecordBatch.from_arrays(
@@ -303,7 +303,7 @@ def _spans(events: _Events, gap_us: int) -> _Spans:
     return _Spans(present, number, probe[firsts], at[firsts], at[lasts] + gap_us)
 
 
-def _match(made: Any, names: list[str], rows: Any, number: np.ndarray) -> np.ndarray:
+def _match(made: Any, names: list[str], rows: pa.RecordBatch, number: np.ndarray) -> np.ndarray:
     """The number of the session of each aggregated row; both sides name it by key and window."""
     if not made.num_rows:
         return np.zeros(0, np.int64)

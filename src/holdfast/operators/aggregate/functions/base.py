@@ -37,7 +37,7 @@ class Batch:
     are to be multiplied; None: by the weights.
     """
 
-    rows: Any
+    rows: pa.RecordBatch
     groups: Groups
     numbers: np.ndarray
     weights: np.ndarray

@@ -84,7 +84,7 @@ class HolisticFold(Fold):
         stored = ZSet(groups[answer.probes], columns, answer.weights)
         return came, needed, stored.concat(fresh).consolidate().positive()
 
-    def _bag_update(self, came: ZSet, probe: Any) -> Any:
+    def _bag_update(self, came: ZSet, probe: pa.RecordBatch) -> Any:
         keys = probe.take(pa.array(came.numbers))
         return pa.RecordBatch.from_arrays(
             [*keys.columns, *came.columns, pa.array(came.weights)],
@@ -109,7 +109,7 @@ class HolisticFold(Fold):
         del old, found
         return None
 
-    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """Result and helpers from the values that count, one for each of the keys."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class PercentileFold(HolisticFold):
     points: tuple[float, ...] = (0.5,)
     several: bool = False
 
-    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """By position among the sorted values, each as often as it is there."""
         count = keys.num_rows
         order = total_order(rows.numbers, [SortKey("x")], rows.columns, [])
@@ -158,7 +158,7 @@ class PercentileFold(HolisticFold):
         flat = pa.array(np.stack(found, axis=1).reshape(-1))
         offsets = np.arange(count + 1, dtype=np.int32) * len(self.points)
         lists = pa.ListArray.from_arrays(
-            pa.array(offsets), flat, type=self.type, mask=pa.array(empty)
+            pa.array(offsets, pa.int32()), flat, type=self.type, mask=pa.array(empty, pa.bool_())
         )
         return {self.name: lists}
 
@@ -188,7 +188,7 @@ class CollectFold(ResumingFold):
         rows = ZSet(numbers, [normalise(lists.flatten())], np.ones(len(numbers), np.int64))
         return rows.for_keys(found)
 
-    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """Sorted lists."""
         summed = rows.consolidate().positive()
         copies = np.ones(len(summed.weights), np.int64) if self.unique else summed.weights
@@ -234,7 +234,7 @@ class FirstFold(ResumingFold):
         columns = [normalise(old[name].take(pa.array(index))) for name in names]
         return ZSet(index, columns, np.ones(len(index), np.int64))
 
-    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """The first row of each group."""
         there = rows.consolidate().positive()
         order = total_order(there.numbers, self.order, there.columns[1:], there.columns[:1])
@@ -260,7 +260,7 @@ class UserFold(HolisticFold):
         """The function decides what null means."""
         return False
 
-    def compute(self, rows: ZSet, keys: Any) -> dict[str, Any]:
+    def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """Groups without rows are not asked for; they are about to go."""
         ties = list(rows.columns)
         rows = rows.take(total_order(rows.numbers, [], [], ties))
@@ -280,7 +280,7 @@ class UserFold(HolisticFold):
         index[there] = np.arange(len(there))
         return {self.name: values.take(pa.array(index, mask=index < 0))}
 
-    def _checked(self, answer: Any, keys: Any) -> Any:
+    def _checked(self, answer: Any, keys: pa.RecordBatch) -> Any:
         if isinstance(answer, pa.ChunkedArray):
             answer = answer.combine_chunks()
         try:
@@ -292,7 +292,7 @@ class UserFold(HolisticFold):
             raise self._refused(f"{len(values)} values for {keys.num_rows} groups", keys)
         return values
 
-    def _refused(self, reason: str, keys: Any) -> InvalidInputError:
+    def _refused(self, reason: str, keys: pa.RecordBatch) -> InvalidInputError:
         return InvalidInputError(
             "an aggregate of the user gave something else than one value a group",
             kind="udaf_result",
