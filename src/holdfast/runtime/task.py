@@ -198,7 +198,7 @@ def _run(
     if not spec.emit:
         yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], names=[CONTROL])
         return
-    schema: Any = spec.task.output if spec.task is not None else pa.schema([])
+    schema = spec.task.output if spec.task is not None else pa.schema([])
     head = [pa.nulls(1, f.type) for f in schema]
     names = [*schema.names, CONTROL]
     yield pa.RecordBatch.from_arrays([*head, pa.array([data], pa.binary())], names=names)

@@ -61,7 +61,7 @@ _SCALARS = (
 )
 
 
-def json_texts(rows: Any) -> Any:
+def json_texts(rows: pa.RecordBatch) -> Any:
     """Every row of a record batch as a JSON object."""
     fields = [(name, json_array(rows.column(i))) for i, name in enumerate(rows.schema.names)]
     return _objects(fields, rows.num_rows)

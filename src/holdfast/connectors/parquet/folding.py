@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow.parquet as pq
 
@@ -32,6 +32,9 @@ from holdfast.failpoints import failpoint
 from holdfast.format.owner import OWNER, Owner, owner_bytes
 from holdfast.storage.local.disk import Disk, current_disk
 from holdfast.storage.local.writer import DiskFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20
@@ -226,7 +229,7 @@ def _rewrite(disk: Disk, files: Sequence[Path], target: Path, target_bytes: int)
     """The rows of many files in few, in order; a batch at a time. Each file is made durable."""
     file: DiskFile | None = None
     writer: Any = None
-    schema: Any = None
+    schema: pa.Schema | None = None
     number = 0
 
     def finish() -> None:

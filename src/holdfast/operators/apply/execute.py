@@ -255,7 +255,9 @@ class ApplyTask(OperatorTask):
             self._armed(keys, found, traces)[stays],
         ), stale
 
-    def _armed(self, keys: Any, found: np.ndarray, traces: Mapping[str, Any]) -> np.ndarray:
+    def _armed(
+        self, keys: pa.RecordBatch, found: np.ndarray, traces: Mapping[str, Any]
+    ) -> np.ndarray:
         """Keys that the TTL has forgotten and whose timer is still there."""
         armed = np.zeros(keys.num_rows, np.bool_)
         lost = np.flatnonzero(~found)

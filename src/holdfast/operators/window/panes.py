@@ -40,7 +40,7 @@ def can_add_up(folds: Sequence[Fold]) -> bool:
 
 
 def added_up(
-    rows: Any, pane_us: np.ndarray, at: str, keys: list[str], folds: Sequence[Fold]
+    rows: pa.RecordBatch, pane_us: np.ndarray, at: str, keys: list[str], folds: Sequence[Fold]
 ) -> Any:
     """One row for each key and pane, with the beginning of the pane as its time in column `at`.
 

@@ -120,7 +120,7 @@ def last_message(content: Any) -> tuple[int, int]:
     return offset, extent
 
 
-def check_message(message: Any, schema: Any, rows: int) -> None:
+def check_message(message: Any, schema: pa.Schema, rows: int) -> None:
     """Refuse a record batch with other rows, or that unpacks to more than so many rows can need."""
     head = _FlatTable.root(memoryview(message.metadata))
     kind = head.field(1)
@@ -163,7 +163,7 @@ def _unpacked(body: Any, at: int, size: int, *, packed: bool) -> int:
     return int(declared)
 
 
-def _most(schema: Any, rows: int) -> Iterator[int | None]:
+def _most(schema: pa.Schema, rows: int) -> Iterator[int | None]:
     """For each buffer in order, the most that so many rows need; None where rows do not tell.
 
     Ends at the first column whose children have other lengths than the batch.

@@ -34,13 +34,13 @@ def buffer_of(values: np.ndarray) -> pa.Buffer:
     return pa.py_buffer(cast("Any", values))
 
 
-def indices(values: np.ndarray) -> Any:
+def indices(values: np.ndarray) -> pa.Array[Any]:
     """64-bit integers as an Arrow column."""
     plain = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(plain), [None, buffer_of(plain)])
 
 
-def bits(mask: np.ndarray) -> Any:
+def bits(mask: np.ndarray) -> pa.Array[Any]:
     """Truth values as an Arrow column."""
     packed = np.packbits(mask, bitorder="little")
     return pa.Array.from_buffers(pa.bool_(), len(mask), [None, buffer_of(packed)])
