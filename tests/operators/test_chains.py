@@ -187,3 +187,48 @@ def test_random_chains_equal_the_batch_answer_after_every_round(spark, tmp_path,
                 assert net(tmp_path / "middle") == middle, (round_, [o.name for o in chain])
         end = Counter(tuple(row) for row in table.select(*COLUMNS).collect())
         assert net(tmp_path / "end") == end, (round_, [o.name for o in chain])
+
+
+def test_keys_may_be_spelled_in_another_case(spark, tmp_path) -> None:
+    """Names are Spark's: upper and lower case are the same column, for every operator with keys."""
+    pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
+    made = hf.sources.Generator(
+        {"k": "pmod(id, 3)", "x": "id", "at": "timestamp_seconds(id)"}, rows=12, rows_per_epoch=6
+    )
+    rows = pipe.source("n", made, event_time="AT")
+    streams = {
+        "grouped": rows.group_by("K").agg(s=hf.sum("X"), name="grouped"),
+        "windowed": rows.group_by("K", hf.tumbling("AT", size="1 hour")).agg(
+            n=hf.count(), name="windowed"
+        ),
+        "first": rows.dedupe("K", name="first"),
+        "top": rows.top_k(1, per="K", order_by="X desc", name="top"),
+        "last": rows.latest("K", order_by="X", name="last"),
+        "joined": rows.select("k", "x").join(rows.select("k AS K", "x AS y"), "K", name="joined"),
+        "counted": rows.apply(
+            counted, key="K", state_schema="n long", output_schema="k long, n long", name="counted"
+        ),
+    }
+    for name, stream in streams.items():
+        pipe.sink(f"{name}_out", stream, hf.sinks.Parquet(tmp_path / name))
+    pipe.run()
+
+    def found(name):
+        frame = hf.read_changelog(spark, tmp_path / name)
+        if streams[name].columns is not None:
+            assert [c.lower() for c in frame.columns] == [c.lower() for c in streams[name].columns]
+        return frame
+
+    assert sorted(map(tuple, found("grouped").collect())) == [(0, 18), (1, 22), (2, 26)]
+    assert found("windowed").selectExpr("sum(n)").first()[0] == 12
+    assert sorted(row["x"] for row in found("first").collect()) == [0, 1, 2]
+    for name in ("top", "last"):
+        assert sorted(row["x"] for row in found(name).collect()) == [9, 10, 11]
+    assert found("joined").count() == 48
+    assert found("counted").count() == 6
+
+
+def counted(changes, state, context):
+    keys = context.keys.column(0)
+    rows = pa.table({"k": keys, "n": pa.array([1] * len(keys), pa.int64())})
+    return rows, rows

@@ -93,7 +93,9 @@ def aggregate_by(
 ) -> AnalyzedAggregate:
     """Aggregates by some keys, for an operator that aggregates or one that builds on that."""
     changes = WEIGHT in df.columns
-    key_types = key_schema(node, df, keys)
+    found = key_schema(node, df, keys)
+    named = zip(keys, found, strict=True)  # spelled as here: the projection below gives these names
+    key_types = pa.schema([field.with_name(name) for name, field in named])
     texts = [f"{hash_text(keys)} AS {HASH}", *(quoted(n) for n in keys)]
     folds: list[Fold] = []
     holistic = HolisticAnalyzer(node, df, changes=changes)
