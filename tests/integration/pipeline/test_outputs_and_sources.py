@@ -212,6 +212,7 @@ def test_a_session_that_was_stopped_is_named(tmp_path) -> None:
 
     class Session:
         sparkContext = Context()  # noqa: N815
+        createDataFrame = None  # noqa: N815 - what tells a session from anything else
 
     with pytest.raises(HoldfastError) as caught:
         hf.Pipeline("p", store=tmp_path / "cp", spark=Session()).session()
