@@ -413,7 +413,7 @@ def test_the_log_can_be_cut_behind_the_oldest_retained_checkpoint(rig):
 
 
 def test_large_positions_lie_in_a_file_of_the_inventory(rig):
-    """A long list of files is stored beside the manifest, with size and digest."""
+    """A long list of files is stored next to the manifest, with size and digest."""
     files = shop(orders=Part(name="orders", kind="source", what="files"))
     with rig.open(topology=files) as store:
         draft = rig.draft(store)
@@ -669,7 +669,7 @@ def test_savepoints_hold_until_they_are_let_go(rig):
 
 
 def test_a_pin_that_arrives_after_the_drop_record_puts_its_checkpoint_back(rig):
-    """A savepoint made beside a running collection is kept, with all its files."""
+    """A savepoint made while a collection runs is kept, with all its files."""
     with rig.open(settings=KEEP_2) as store:
         first = rig.commit(store)
         for _ in range(3):
