@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from types import TracebackType
-from typing import Self
 
 from holdfast.errors import invariant
-from holdfast.storage.base import Storage, close_own
+from holdfast.storage.base import Storage, WholeOrNothing, close_own
 
 
-class ArtifactWriter:
+class ArtifactWriter(WholeOrNothing):
     """Writes a new object and knows its size and SHA-256 when it is closed."""
 
     def __init__(self, storage: Storage, path: str) -> None:
@@ -60,17 +58,3 @@ class ArtifactWriter:
         if not self._done:
             self._writer.abort()
             self._done = True
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

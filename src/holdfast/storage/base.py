@@ -68,6 +68,29 @@ class ObjectWriter(Protocol):
     ) -> None: ...
 
 
+class _Closable(Protocol):
+    def close(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class WholeOrNothing:
+    """A writer as a context: closed where its body ended, aborted where it raised."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self: _Closable,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
 class StorageReader(Protocol):
     """The read half."""
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from holdfast.errors import (
     AlreadyExistsError,
@@ -16,7 +14,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format.paths import check_relative
-from holdfast.storage.base import Entry
+from holdfast.storage.base import Entry, WholeOrNothing
 
 
 class MemoryStorage:
@@ -137,7 +135,7 @@ class MemoryStorage:
         """Nothing to release."""
 
 
-class MemoryWriter:
+class MemoryWriter(WholeOrNothing):
     """A new object being collected."""
 
     def __init__(self, storage: MemoryStorage, path: str) -> None:
@@ -171,17 +169,3 @@ class MemoryWriter:
     def abort(self) -> None:
         """Forget it."""
         self._data = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

@@ -15,8 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import obstore
 from obstore import exceptions as remote
@@ -30,7 +29,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format.paths import check_relative
-from holdfast.storage.base import Entry
+from holdfast.storage.base import Entry, WholeOrNothing
 
 _Entries = list[Entry]
 _SPOOL_BYTES = 16 * 1024 * 1024
@@ -311,7 +310,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0].split("?")[0][:160] if str(error) else type(error).__name__
 
 
-class ObjectStorageWriter:
+class ObjectStorageWriter(WholeOrNothing):
     """A new object being collected, in memory while it is small and in a file beyond."""
 
     def __init__(self, storage: ObjectStorage, path: str) -> None:
@@ -365,17 +364,3 @@ class ObjectStorageWriter:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()

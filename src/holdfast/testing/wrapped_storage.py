@@ -13,10 +13,9 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self, TypeVar
+from typing import Literal, TypeVar
 
-from holdfast.storage.base import Entry, Lease, ObjectWriter, Storage
+from holdfast.storage.base import Entry, Lease, ObjectWriter, Storage, WholeOrNothing
 
 OPERATIONS = (
     "barrier", "close", "create", "delete", "exclusive", "exists", "get", "get_range", "list",
@@ -115,7 +114,7 @@ class WrappedStorage:
         self.inner.close()
 
 
-class WrappedWriter:
+class WrappedWriter(WholeOrNothing):
     """A writer whose writes and close pass through its storage's `around`."""
 
     def __init__(self, storage: WrappedStorage, path: str, inner: ObjectWriter) -> None:
@@ -137,20 +136,6 @@ class WrappedWriter:
     def abort(self) -> None:
         """Give up; not an operation that can fail, since nothing depends on it."""
         self._inner.abort()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
 
 class CountingStorage(WrappedStorage):

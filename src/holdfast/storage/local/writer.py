@@ -8,9 +8,10 @@ import io
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from holdfast.errors import HoldfastError, StorageError
+from holdfast.storage.base import WholeOrNothing
 from holdfast.storage.local.errors import translate
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from holdfast.storage.local.storage import LocalStorage
 
 
-class LocalWriter(io.RawIOBase):
+class LocalWriter(WholeOrNothing, io.RawIOBase):
     """A new file being written, buffered by a mebibyte."""
 
     _BUFFER_BYTES = 1 << 20
@@ -93,20 +94,6 @@ class LocalWriter(io.RawIOBase):
             self._storage._disk.close(descriptor)  # noqa: SLF001
         self._storage._discard(self._target)  # noqa: SLF001
         super().close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
 
     def __del__(self) -> None:
         """A writer that was forgotten leaves nothing behind."""
