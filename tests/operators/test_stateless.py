@@ -112,6 +112,21 @@ def test_a_changelog_is_retracted_by_the_values_it_was_given_with(spark, tmp_pat
     assert [_refused(spark, tmp_path, step) for step in early] == [None, None]
 
 
+def test_a_step_of_many_columns_is_looked_at_whole(spark, tmp_path, monkeypatch) -> None:
+    """Spark cuts the text of a wide plan short; what it leaves out is found all the same."""
+    wide = {f"c{number:03}": "n + 1" for number in range(60)} | {"last": "uuid()"}
+
+    def step(rows):
+        return rows.group_by("k").agg(n=hf.count(), name="t").with_columns(**wide)
+
+    assert _refused(spark, tmp_path, step) == "unstable_step"
+    monkeypatch.setattr(classic, "_off", {"plan text": "as with Spark Connect"})
+    fields = "spark.sql.debug.maxToStringFields"
+    before = spark.conf.get(fields)
+    assert _refused(spark, tmp_path, step) == "unstable_step"
+    assert spark.conf.get(fields) == before
+
+
 def test_names_and_terms_are_what_spark_makes_of_them(spark, tmp_path) -> None:
     """A name that is told before Spark starts is the one that Spark gives; a term is one term."""
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark)

@@ -19,6 +19,7 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -31,9 +32,12 @@ log = logging.getLogger("holdfast.spark")
 _T = TypeVar("_T")
 _STATEFUL = ("MapInArrow", "InMemoryTableScan")  # stages of operators, and rows kept from them
 _CAUSES_MAX = 12
+_FIELDS_ALL = 1_000_000
 _POLL_SECONDS = 0.001
 _COLUMN = "pyspark.sql.classic.column"
 _FRAME = "pyspark.sql.classic.dataframe"
+_EXECUTED = ("_jdf", "queryExecution", "executedPlan")
+_BEGUN = (*_EXECUTED, "nodeName", "children", "submitShuffleJob")
 _LISTENER = "org.apache.spark.sql.streaming.PythonStreamingQueryListener"
 
 
@@ -59,28 +63,19 @@ FAST_PATHS: Mapping[str, FastPath] = {
             "functions of stages are pickled again in every epoch",
             ("PythonEvalType", "pandas_udf", "_jc", "_jdf", "mapInArrow", "DataFrame"),
         ),
-        FastPath(
-            "plan ahead",
-            "an epoch is planned when it runs",
-            ("_jdf", "queryExecution", "executedPlan"),
-        ),
+        FastPath("plan ahead", "an epoch is planned when it runs", _EXECUTED),
         FastPath(
             "plan text",
             "steps are explained down to the physical plan when a pipeline starts",
-            ("_jdf", "queryExecution", "analyzed"),
+            ("_jdf", "queryExecution", "analyzed", "simpleString", "innerChildren", "children"),
         ),
-        FastPath(
-            "begin ahead",
-            "an epoch reads its sources when it runs",
-            ("_jdf", "queryExecution", "executedPlan", "nodeName", "children", "submitShuffleJob"),
-        ),
+        FastPath("begin ahead", "an epoch reads its sources when it runs", _BEGUN),
         FastPath(
             "row counts",
             "rows of sources are counted as they go by",
             (
-                *("_jdf", "queryExecution", "executedPlan", "collectLeaves", "nodeName"),
-                *("relation", "cachedPlan", "metrics", "metadata", "location", "rootPaths"),
-                "isCompleted",
+                *(*_EXECUTED, "collectLeaves", "nodeName", "relation", "cachedPlan"),
+                *("metrics", "metadata", "location", "rootPaths", "isCompleted"),
             ),
         ),
         FastPath("python daemon", "workers load by themselves what tasks need", ("manager",)),
@@ -146,8 +141,7 @@ def _turn_off(path: str, error: Exception) -> None:
         return
     text = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     if _off.setdefault(path, text) is text:
-        instead = FAST_PATHS[path].instead
-        log.warning("the fast path %r is off with this Spark, %s (%s)", path, instead, text)
+        log.warning("fast path %r is off: %s (%s)", path, FAST_PATHS[path].instead, text)
 
 
 def _is_gone(error: Exception) -> bool:
@@ -184,11 +178,6 @@ def _if_there(path: str, fast: Callable[[], _T], instead: _T) -> _T:
             raise
         _turn_off(path, error)
         return instead
-
-
-def is_of_spark(error: Exception) -> bool:
-    """Whether an error is one of Spark's, or of its bridge to Java."""
-    return any(base.__module__.startswith(("pyspark", "py4j")) for base in type(error).__mro__)
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -302,13 +291,12 @@ def _begin_shuffles(action: DataFrame) -> list[Any]:
 
 def finished(begun: list[Any]) -> bool:
     """Wait for stages that were begun; False where Spark does not tell when they end."""
-    return _if_there("row counts", lambda: _finished(begun), instead=False)
+    return _if_there("row counts", lambda: all(map(_ended, begun)), instead=False)
 
 
-def _finished(begun: list[Any]) -> bool:
-    for stage in begun:
-        while not _reach(stage, "isCompleted")():
-            time.sleep(_POLL_SECONDS)
+def _ended(stage: Any) -> bool:
+    while not _reach(stage, "isCompleted")():
+        time.sleep(_POLL_SECONDS)
     return True
 
 
@@ -346,11 +334,23 @@ def _scans(plan: Any) -> Iterator[Scan]:
             )
 
 
-def analyzed_text(frame: DataFrame, explain: Callable[[], str]) -> str:
-    """The analysed plan of a frame as text, without optimising it; or what `explain` gives."""
+def analyzed_lines(frame: DataFrame, end: str, public: Callable[[], list[str]]) -> list[str]:
+    """The analysed plan of a frame down to nodes that say `end`; or what `public` gives."""
     if not is_classic(frame.sparkSession):
-        return explain()
-    return _either("plan text", lambda: str(_reach(_execution(frame), "analyzed")()), explain)
+        return public()
+
+    def lines() -> list[str]:
+        return [*_lines(_reach(_execution(frame), "analyzed")(), end)]
+
+    return _either("plan text", lines, public)
+
+
+def _lines(node: Any, end: str, indent: str = "") -> Iterator[str]:
+    text = " ".join(str(_reach(node, "simpleString")(_FIELDS_ALL)).splitlines())
+    yield f"{indent}{text}"
+    below = [] if text == end else [*_items(_reach(node, "innerChildren")()), *_children(node)]
+    for child in below:
+        yield from _lines(child, end, "   " * (len(indent) // 3) + "+- ")
 
 
 def _execution(frame: DataFrame) -> Any:
@@ -367,8 +367,11 @@ def _names(node: Any) -> list[str]:
 
 
 def _children(node: Any) -> list[Any]:
-    children = _reach(node, "children")()
-    return [children.apply(i) for i in range(children.size())]
+    return _items(_reach(node, "children")())
+
+
+def _items(sequence: Any) -> list[Any]:
+    return [sequence.apply(i) for i in range(sequence.size())]
 
 
 def serve_workers() -> None:
@@ -417,14 +420,12 @@ def _cause(throwable: Any) -> JavaCause:
     condition, expression = "", ""
     parameters: dict[str, str] = {}
     if message.startswith("[") or "org.apache.spark" in name:
-        try:
+        with suppress(Exception):  # not every error of Spark has all of these
             condition = str(_reach(throwable, "getCondition")() or "")
             given = _reach(throwable, "getMessageParameters")()
             parameters = {str(key): str(given.get(key)) for key in given.keySet()}
             contexts = _reach(throwable, "getQueryContext")()
             expression = str(contexts[0].fragment())[:200] if len(contexts) else ""
-        except Exception:  # noqa: BLE001 - not every error of Spark has all of these
-            return JavaCause(name, message, condition, parameters, expression)
     return JavaCause(name, message, condition, parameters, expression)
 
 
@@ -445,8 +446,7 @@ class _LightListener:
         progress = event.progress()
         self._progress(str(progress.id().toString()), int(progress.batchId()))
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        """Nothing to do."""
+    onQueryIdle = onQueryStarted  # noqa: N815 - Spark's name
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """The query has ended."""

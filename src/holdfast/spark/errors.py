@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import holdfast.errors
 from holdfast.errors import HoldfastError, InternalError, InvalidInputError, StorageError
-from holdfast.spark.classic import causes_of, is_of_spark
+from holdfast.spark.classic import causes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,6 +62,11 @@ class Cause:
         text = _STATE.split(text, maxsplit=1)[0].strip()
         line = " ".join((text.splitlines() or [""])[:2]).strip()
         return f"{self.name.rsplit('.', 1)[-1]}: {line}" if "." in self.name else line
+
+
+def is_of_spark(error: Exception) -> bool:
+    """Whether an error is one of Spark's, or of its bridge to Java."""
+    return any(base.__module__.startswith(("pyspark", "py4j")) for base in type(error).__mro__)
 
 
 def spark_failure(

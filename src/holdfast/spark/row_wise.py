@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from holdfast.errors import InvalidInputError
-from holdfast.spark.classic import analyzed_text
+from holdfast.spark.classic import analyzed_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 STREAM = "__hf_stream"
 _VIEW = "__hf_plan"
+_FIELDS_SHOWN = "spark.sql.debug.maxToStringFields"
 _LINE = re.compile(r"(?P<indent>(?:[: ]  )*)(?P<branch>[:+]- )?(?P<text>\S.*)")
 _WHOLE = {
     "Aggregate": "an aggregate",
@@ -128,20 +129,26 @@ def _crossing(node: _PlanNode) -> str | None:
 
 def _plan(frame: DataFrame) -> _PlanNode:
     """The analysed plan of a frame."""
-    return _tree(analyzed_text(frame, lambda: _explained(frame)).splitlines())
+    return _tree(analyzed_lines(frame, f"SubqueryAlias {STREAM}", lambda: _explained(frame)))
 
 
-def _explained(frame: DataFrame) -> str:
+def _explained(frame: DataFrame) -> list[str]:
     """The same by public calls: a view for a moment, since `explain` prints."""
     spark = frame.sparkSession
     frame.createOrReplaceTempView(_VIEW)
+    fields = spark.conf.get(_FIELDS_SHOWN, None)
+    spark.conf.set(_FIELDS_SHOWN, 1_000_000)  # a text cut short hides what it should show
     try:
         text = spark.sql(f"EXPLAIN EXTENDED TABLE {_VIEW}").collect()[0][0]
     finally:
+        if fields is None:
+            spark.conf.unset(_FIELDS_SHOWN)
+        else:
+            spark.conf.set(_FIELDS_SHOWN, fields)
         spark.catalog.dropTempView(_VIEW)
     _, _, rest = text.partition("== Analyzed Logical Plan ==\n")
     _types, _, plan = rest.partition("\n")
-    return str(plan.partition("\n== Optimized Logical Plan ==")[0])
+    return str(plan.partition("\n== Optimized Logical Plan ==")[0]).splitlines()
 
 
 def _tree(lines: list[str]) -> _PlanNode:

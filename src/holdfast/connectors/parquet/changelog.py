@@ -23,8 +23,9 @@ from holdfast.connectors.base import read_owner
 from holdfast.connectors.parquet.sink import inside_fold
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.owner import NOTHING, OWNER, Owner
-from holdfast.spark.classic import NO_PATTERNS, is_of_spark
+from holdfast.spark.classic import NO_PATTERNS
 from holdfast.spark.ddl import quoted
+from holdfast.spark.errors import is_of_spark
 from holdfast.spark.session import check_session
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.open import OBJECT_SCHEMES, location_text
