@@ -191,8 +191,9 @@ class World:
         path, columns = out / sink.path, list(self.program.node(sink.node).columns)
         if not path.exists():
             return Counter()
-        if sink.kind == "journal":
-            return self._journal(path, columns, frame)
+        if sink.kind == "journal":  # made with its first rows
+            there = (path / "journal.meta").exists()
+            return self._journal(path, columns, frame) if there else Counter()
         if sink.kind == "function":
             tables = [pq.read_table(file) for file in sorted(path.glob("*.parquet"))]
             table = pa.concat_tables(tables) if tables else None

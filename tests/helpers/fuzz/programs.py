@@ -289,13 +289,14 @@ class Maker:
             kinds += ["sum", "sum", "avg", "stddev", "variance", "percentile", "median"]
         kind = rng.choice(kinds)
         if first:
-            kind = {
+            edge = {
                 "decimal_weights": "sum",
                 "long_min": "sum",
                 "nested_nulls": "approx",
                 "double_outlier": rng.choice(["sum", "avg"]),
                 "deviation_outlier": "stddev",
             }.get(self.edge, kind)
+            kind = edge if edge in kinds else kind
         number = "double" if column.family == "double" else column.family
         simple = {
             "count": ("hf.count", "count", Column(name, "long")),

@@ -52,6 +52,7 @@ class JournalSink(Sink):
 
     The payload is the whole row as JSON. `Journal("events", entity="customer", kind="=total")`.
     A null in such a column becomes an empty text; the payload still says null.
+    The journal is made with its first rows.
     """
 
     kind = "journal"
