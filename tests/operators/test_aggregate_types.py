@@ -25,9 +25,10 @@ TYPES = {
     "f64": ("double", pa.float64()),
     **{f"d{p}_{s}": (f"decimal({p},{s})", pa.decimal128(p, s)) for p, s in DECIMALS},
 }
-# Spark's mean of the largest decimals does not fit its own type.
+# A mean of the largest of these does not fit its own type, neither here nor in Spark.
+NO_MEAN = ("d38_0", "d38_18")
 SPARK = {
-    "avg": "try_avg",
+    "avg": "avg",
     "stddev": "stddev_samp",
     "variance": "var_pop",
     "sum": "sum",
@@ -112,10 +113,11 @@ def aggregates() -> dict:
         found |= {
             f"{name}_n": hf.count(x),
             f"{name}_sum": hf.sum(x),
-            f"{name}_avg": hf.avg(x),
             f"{name}_stddev": hf.stddev(x),
             f"{name}_variance": hf.variance(x, population=True),
         }
+        if name not in NO_MEAN:
+            found[f"{name}_avg"] = hf.avg(x)
         if name in ORDERED:
             found |= {f"{name}_min": hf.min(x), f"{name}_max": hf.max(x)}
     return found
@@ -159,7 +161,11 @@ def batch(spark, left) -> dict[int, dict]:
     frame = spark.createDataFrame(table, f"k long, {schema}")
     exprs = [F.expr("count(1) AS rows")]
     for name in TYPES:
-        exprs += [F.expr(f"{how}({name}) AS {name}_{short}") for short, how in SPARK.items()]
+        exprs += [
+            F.expr(f"{how}({name}) AS {name}_{short}")
+            for short, how in SPARK.items()
+            if short != "avg" or name not in NO_MEAN
+        ]
         if name in ORDERED:
             exprs += [F.expr(f"{how}({name}) AS {name}_{how}") for how in ("min", "max")]
     return {row["k"]: row.asDict() for row in frame.groupBy("k").agg(*exprs).collect()}
@@ -190,7 +196,7 @@ def check_doubles(key: int, name: str, found: dict, wanted: dict, values: list) 
     exact = not name.startswith("f")
     doubles = values if exact else [float(v) for v in values]
     if not values or (not exact and not all(math.isfinite(v) for v in doubles)):
-        parts = ("avg", "stddev", "variance") if exact else ("sum", "avg", "stddev", "variance")
+        parts = ("stddev", "variance") if exact else ("sum", "avg", "stddev", "variance")
         return [
             f"{key} {name}_{p}: {found[f'{name}_{p}']} {wanted[f'{name}_{p}']}"
             for p in parts
@@ -202,7 +208,7 @@ def check_doubles(key: int, name: str, found: dict, wanted: dict, values: list) 
     errors = []
     if not exact and off(found[f"{name}_sum"], total) > 0:
         errors.append("sum")
-    if off(found[f"{name}_avg"], total / n) > (4 if exact else 1):
+    if not name.startswith("d") and off(found[f"{name}_avg"], total / n) > (4 if exact else 1):
         errors.append("avg")
     # Spark too takes deviations of doubles, so that integers and decimals are rounded first.
     first = [Fraction(float(v)) for v in values]
@@ -228,6 +234,7 @@ def check(spark, home, seed: int, cases: int) -> None:
     for key, row in found.items():
         names = ["rows", *(f"{name}_n" for name in TYPES)]
         names += [f"{name}_sum" for name in TYPES if not name.startswith("f")]
+        names += [f"{name}_avg" for name in TYPES if name[0] == "d" and name not in NO_MEAN]
         names += [f"{name}_{how}" for name in ORDERED for how in ("min", "max")]
         wrong += [
             f"{key} {n}: {row[n]} {wanted[key][n]}"

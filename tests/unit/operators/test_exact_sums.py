@@ -24,7 +24,7 @@ from holdfast.operators.aggregate.functions.exact import (
     stored_form,
     summed,
 )
-from holdfast.operators.aggregate.functions.sums import CountFold, ExactSumFold, SumFold, as_doubles
+from holdfast.operators.aggregate.functions.sums import CountFold, ExactSumFold, SumFold
 from holdfast.operators.aggregate.functions.variance import ExactVarianceFold, divided, spread
 from holdfast.operators.columns import HASH, TIMES, WEIGHT
 from holdfast.operators.join.matching import Entries, multiplied
@@ -33,6 +33,8 @@ from tests.helpers.harness import Harness
 
 KEYS = pa.schema([("k", pa.int64())])
 LONGS = [-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32) - 1]
+SUMS = st.one_of(st.integers(-(10**38) + 1, 10**38 - 1), st.integers(-1_000, 1_000))
+COUNTS = st.sampled_from([0, 1, 2, 3, 7, 8, 64, 10_000, 2**31 + 1, 2**62])
 WEIGHTS = st.one_of(st.sampled_from([1, -1, 2, -3]), st.sampled_from([2**63 - 1, -(2**63), 2**40]))
 DOUBLES = st.one_of(
     st.floats(allow_nan=False, allow_infinity=False),
@@ -238,19 +240,25 @@ def test_sums_of_decimals_are_exact_at_every_precision(precision, scale) -> None
     """The largest decimals times heavy weights, and back; a sum of too many digits is an error."""
     kind = pa.decimal128(precision, scale)
     wide = pa.decimal128(min(38, precision + 10), scale)
+    means = pa.decimal128(min(38, precision + 4), min(38, scale + 4))
     folds = (
         SumFold("s", wide, ("x", "n"), weighted=True),
-        SumFold("a", pa.float64(), ("x", "n"), weighted=True, mean=True, kept=wide),
+        SumFold("a", means, ("x", "n"), weighted=True, mean=True, kept=wide),
     )
     work = AggregateTask("t", KEYS, folds, changes=True)
     harness = Harness(work)
     big = Decimal((0, (9,) * precision, -scale))
     small = Decimal((1, (1,), -scale))
+    if precision - scale > means.precision - means.scale:  # a mean of its own size does not fit
+        with pytest.raises(InvalidInputError) as caught:
+            Harness(work).step(rows_of([(0, big, 1)], kind))
+        assert caught.value.kind == "sum_overflow"
+        big = Decimal((0, (9,) * (means.precision - 4), -scale))
     harness.step(rows_of([(0, big, 1), (0, small, 7), (1, None, 1)], kind))
     heavy = [(0, big, 2**62), (0, big, -(2**62) - 1), (0, small, -5), (1, small, 3)]
     found = last(harness.step(rows_of(heavy, kind)))
     assert [found[k]["s"] for k in (0, 1)] == [small * 2, small * 3]
-    assert units_off(found[1]["a"], Fraction(small)) <= 4
+    assert [found[k]["a"] for k in (0, 1)] == [small, small]
     with pytest.raises(InvalidInputError) as caught:
         harness.step(
             rows_of([(0, big, 2**62)], kind)
@@ -260,16 +268,32 @@ def test_sums_of_decimals_are_exact_at_every_precision(precision, scale) -> None
     assert caught.value.kind == "sum_overflow"
 
 
-@given(st.lists(st.integers(-(10**38) + 1, 10**38 - 1), min_size=1), st.integers(0, 38))
+@given(st.lists(st.tuples(SUMS, COUNTS), min_size=1), st.integers(0, 38))
 @examples(60)
-def test_decimals_become_doubles_within_two_units(numbers, scale) -> None:
-    """Decimals of any size and scale."""
-    column = pa.array(
-        [Decimal((n < 0, tuple(map(int, str(abs(n)))), -scale)) for n in numbers],
-        pa.decimal128(38, scale),
-    )
-    for number, found in zip(numbers, as_doubles(column).tolist(), strict=True):
-        assert units_off(found, Fraction(number, 10**scale)) <= 2
+def test_means_of_decimals_are_exact_means_rounded_half_up(pairs, scale) -> None:
+    """Sums of any size and scale over any count, ties of both signs among them."""
+    wide, means = pa.decimal128(38, scale), pa.decimal128(38, min(38, scale + 4))
+    fold = SumFold("a", means, ("x", "n"), mean=True, kept=wide)
+    exact_means = [(Fraction(units, 10**scale) / n if n else None) for units, n in pairs]
+    column = pa.array([_at(units, scale) if n else None for units, n in pairs], wide)
+    counts = np.array([n for _, n in pairs])
+    wanted = [None if mean is None else _half_up(mean, means.scale) for mean in exact_means]
+    if any(abs(units) >= 10**38 for units in wanted if units is not None):
+        with pytest.raises(InvalidInputError) as caught:
+            fold._means(column, counts)
+        assert caught.value.kind == "sum_overflow"
+        return
+    found = fold._means(column, counts).to_pylist()
+    assert found == [None if units is None else _at(units, means.scale) for units in wanted]
+
+
+def _at(units: int, scale: int) -> Decimal:
+    return Decimal((units < 0, tuple(map(int, str(abs(units)))), -scale))
+
+
+def _half_up(number: Fraction, scale: int) -> int:
+    units = int(abs(number) * 10**scale + Fraction(1, 2))
+    return -units if number < 0 else units
 
 
 @examples(40)

@@ -221,7 +221,8 @@ def _sum(
     mean = aggregate.kind == "avg"
     if isinstance(kind, T.DecimalType):
         wide = pa.decimal128(min(38, kind.precision + 10), kind.scale)
-        shown = pa.float64() if mean else wide
+        means = pa.decimal128(min(38, kind.precision + 4), min(38, kind.scale + 4))
+        shown = means if mean else wide
         fold: Fold = SumFold(name, shown, inputs, weighted=changes, mean=mean, kept=wide)
         return fold, {inputs[0]: x, inputs[1]: present}
     if isinstance(kind, _INTEGRAL) and not mean:

@@ -3,6 +3,7 @@
 Invariants:
 - Integers and decimals are multiplied by weights and added without bound, and only what comes out
   must fit its type.
+- A mean of decimals has Spark's type, and is the exact mean rounded half up to it.
 - Doubles that can be retracted are summed exactly. What shows depends on the rows that are there
   alone, not on those that came and went: a sum is the double nearest to the exact sum, a mean is
   off by one unit in the last place at most.
@@ -100,8 +101,7 @@ class SumFold(Fold):
             sums = self._decimals(batch, old[kept], found, n)
             after[kept] = sums
             if self.mean:
-                shown = as_doubles(sums) / np.where(n == 0, 1, n)
-                after[self.name] = pa.array(shown, mask=n == 0)
+                after[self.name] = self._means(sums, n)
             return after
         before = self._old(old, kept, found)
         if pa.types.is_integer(kind):
@@ -161,6 +161,22 @@ class SumFold(Fold):
         except pa.ArrowInvalid as error:
             raise overflow(self.name, kind, str(error)) from error
         return pc.if_else(pa.array(n == 0), pa.scalar(None, kind), total)
+
+    def _means(self, sums: Any, n: np.ndarray) -> Any:
+        """Sums by counts with the digits of Spark's type, the last one rounded half up."""
+        kind: Any = self.type
+        units = _rescaled(sums, pa.decimal128(38, 0)).cast(pa.decimal256(38, 0))
+        shift = _decimal(2 * 10 ** (kind.scale - sums.type.scale))
+        count = pa.array(np.where(n == 0, 1, np.abs(n))).cast(_LONG)
+        halves = pc.add(pc.multiply(pc.abs(units), shift), count).cast(pa.decimal256(45, 0))
+        whole = pc.trunc(pc.divide(halves, pc.add(count, count)))
+        flipped = pc.xor(pc.less(units, _decimal(0)), pa.array(n < 0))
+        try:
+            signed = pc.if_else(flipped, pc.negate(whole), whole).cast(pa.decimal256(76, 0))
+            means = signed.cast(pa.decimal128(kind.precision, 0))
+        except pa.ArrowInvalid as error:
+            raise overflow(self.name, kind, str(error)) from error
+        return _rescaled(means, kind)
 
     def _wide(self, batch: Batch, values: Any, units: np.ndarray | None, before: Any) -> Any:
         """The sum of whole numbers or decimals, with 70 digits: no sum of rows has more."""
@@ -227,15 +243,6 @@ def _decimal(number: int) -> Any:
     return pa.scalar(Decimal(number), pa.decimal256(20, 0))
 
 
-def as_doubles(column: Any) -> np.ndarray:
-    """Decimals of up to 38 digits as doubles, nulls as zero; off by two units in the last place."""
-    filled = pc.fill_null(column, pa.scalar(Decimal(0), column.type))
-    words = np.frombuffer(filled.buffers()[1], np.int64).reshape(-1, 2)
-    words = words[filled.offset : filled.offset + len(filled)]
-    low, high = words[:, 0].copy().view(np.uint64), words[:, 1].copy()
-    negative = high < 0
-    low = np.where(negative, ~low + np.uint64(1), low)
-    high = np.where(negative, ~high + (low == 0), high)
-    value = np.ldexp(high.astype(np.float64), 64) + low.astype(np.float64)
-    plain: np.ndarray = np.where(negative, -value, value) / 10.0**column.type.scale
-    return plain
+def _rescaled(column: Any, kind: Any) -> Any:
+    """The same digits with the point elsewhere."""
+    return pa.Array.from_buffers(kind, len(column), column.buffers(), offset=column.offset)
