@@ -43,6 +43,19 @@ def check_name(value: str, what: str = "name") -> Name:
     return Name(value)
 
 
+def check_label(value: str) -> Name:
+    """Accept a name for checkpoints that no other way of naming one hides."""
+    label = check_name(value, "label")
+    if label == "latest" or UUID_PATTERN.fullmatch(label):
+        raise InvalidInputError(
+            "label means something else already",
+            kind="invalid_name",
+            value=label,
+            remedy="choose another: `latest` is the newest checkpoint, and a UUID is its id",
+        )
+    return label
+
+
 def check_checkpoint_id(value: str) -> CheckpointId:
     """Accept the text of a UUIDv7."""
     if not isinstance(value, str) or not UUID7_PATTERN.fullmatch(value):

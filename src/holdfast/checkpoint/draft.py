@@ -42,7 +42,7 @@ from holdfast.format.manifest import (
 from holdfast.format.position import Position
 from holdfast.format.topology import Topology, fingerprint
 from holdfast.format.validate import counts_of
-from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, check_name
+from holdfast.ids import CheckpointId, Epoch, IdSource, Sequence, WriterId, check_label, check_name
 from holdfast.settings import Settings
 from holdfast.storage.base import Storage
 
@@ -69,7 +69,7 @@ class Draft:
         """Begin as the parent; use `Store.draft`."""
         self.checkpoint = checkpoint
         self.epoch = epoch
-        self.label = check_name(label, "label") if label is not None else None
+        self.label = check_label(label) if label is not None else None
         self._directory = directory
         self._storage = storage
         self._ids = ids

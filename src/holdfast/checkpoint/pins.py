@@ -28,7 +28,7 @@ from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST
 from holdfast.format.documents import SMALL_BYTES_MAX, Pin, parse_pin, pin_bytes
-from holdfast.ids import CheckpointId, check_name
+from holdfast.ids import CheckpointId, check_label, check_name
 from holdfast.storage.base import Storage
 
 FORK_PREFIX = "fork-"
@@ -82,7 +82,7 @@ def pin(
 
 def check_pin(label: str, note: str = "", *, fork: bool = False) -> None:
     """Refuse a label or a note that no pin can have."""
-    check_name(label, "label")
+    check_label(label)
     if label.startswith(FORK_PREFIX) and not fork:
         raise InvalidInputError(
             "labels that begin with fork- are kept for forks",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 from holdfast.checkpoint import Draft
 from holdfast.errors import HoldfastError, IncompatibleError, InvalidInputError
 from holdfast.format.manifest import Manifest
-from holdfast.ids import check_name
+from holdfast.ids import check_label
 from holdfast.operators.declaration import StaticTable
 from holdfast.runtime.graph import Graph
 from holdfast.spark.errors import spark_failure
@@ -45,7 +45,7 @@ class Marks:
 def checked_marks(label: str | None, properties: Mapping[str, str] | None) -> Marks:
     """Refuse what a checkpoint cannot carry, before anything runs."""
     if label is not None:
-        check_name(label, "label")
+        check_label(label)
     given = dict(properties or {})
     for key, value in given.items():
         if not isinstance(key, str) or not isinstance(value, str) or key.startswith(OWN):

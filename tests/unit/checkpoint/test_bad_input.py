@@ -16,6 +16,7 @@ from holdfast.errors import (
     RefusedError,
     StorageError,
 )
+from holdfast.runtime.checkpoint_marks import checked_marks
 from holdfast.storage import open_storage
 from tests.helpers.rig import Rig, at, forge, manifest_path, record_path, shop, tree
 
@@ -149,6 +150,19 @@ def test_a_name_that_climbs_is_refused_everywhere(tmp_path, name):
         ),
     ):
         refused(use, InvalidInputError, "invalid_name", below=tmp_path)
+
+
+@pytest.mark.parametrize("label", ["latest", "0198c0de-0000-7000-8000-000000000000", "a b"])
+def test_a_label_that_could_never_be_found_is_refused(rig, label):
+    """A label that means something else already names nothing: not of a run, nor of a pin."""
+    rig.fill(1)
+    with rig.open() as store:
+        for use in (
+            lambda: store.pin(label),
+            lambda: checked_marks(label, None),
+            lambda: store.draft(epoch=9, label=label),
+        ):
+            refused(use, InvalidInputError, "invalid_name", below=rig.root)
 
 
 @pytest.mark.parametrize("ref", ["../x", "epoch:x", "epoch:", "nope", "", "0" * 36, "latest/.."])
