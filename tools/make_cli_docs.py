@@ -70,6 +70,10 @@ change of meaning gets a new number. Times are microseconds since 1970-01-01 UTC
 nothing is rounded. Values that JSON has no form for (decimals, times and bytes of a row) are text.
 No sink token and no secret is ever part of a document.
 
+`holdfast guard VERB` prints `holdfast.guard.VERB/1`: the fields of what the call of that name in
+`holdfast.guard` returns, a list as `items`. `holdfast journal` prints lines, one event, receipt or
+finding each, without a schema.
+
 A command that cannot do its work prints `holdfast.error/1` and exits with 1 or 2; `kind` is stable:
 [errors](errors.md).
 """

@@ -34,10 +34,20 @@ class OutputError(Exception):
     """Standard output cannot be written."""
 
 
-def emit(value: V, view: Callable[[V], Iterable[Line]], *, as_json: bool) -> None:
-    """Print a value, as JSON or as a view of it."""
+def emit(
+    value: V, view: Callable[[V], Iterable[Line]], *, as_json: bool, schema: str | None = None
+) -> None:
+    """Print a value, as JSON or as a view of it.
+
+    Args:
+        value: What to print.
+        view: Its lines for people.
+        as_json: Whether to print JSON.
+        schema: How the document names itself, where the value's type does not say it. A list
+            becomes the field `items`.
+    """
     if as_json:
-        write_json(value)
+        write_json(value if schema is None else _named(value, schema))
         return
     show(view(value))
 
@@ -62,6 +72,11 @@ def write(text: str, *, flush: bool = True) -> bool:
     except (OSError, ValueError, AttributeError) as error:  # full; closed; never there
         raise OutputError(getattr(error, "strerror", None) or "it is closed") from error
     return True
+
+
+def _named(value: object, schema: str) -> dict[str, object]:
+    fields = msgspec.to_builtins(value, enc_hook=str)
+    return {"schema": schema, **(fields if isinstance(fields, dict) else {"items": fields})}
 
 
 def write_json(value: object) -> bool:

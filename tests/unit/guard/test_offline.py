@@ -684,10 +684,13 @@ def test_command_line_speaks_json_and_exit_codes(tmp_path):
     done = _python("-m", "holdfast", "guard", "save", location, store, "--label", "one", "--json")
     assert done.returncode == 0, done.stderr
     saved = json.loads(done.stdout)
+    assert saved["schema"] == "holdfast.guard.save/1"
     for verb in ("ls", "show", "verify"):
         done = _python("-m", "holdfast", "guard", verb, location, store, "--json")
         assert done.returncode == 0, done.stderr
-        json.loads(done.stdout)
+        document = json.loads(done.stdout)
+        assert document["schema"] == f"holdfast.guard.{verb}/1"
+        assert verb != "ls" or [item["label"] for item in document["items"]] == ["one"]
     done = _python("-m", "holdfast", "guard", "restore", location, store, "--to", "one")
     assert done.returncode == 0, done.stderr
     assert "kept at" in done.stdout

@@ -79,7 +79,7 @@ def save_command(
 ) -> None:
     """Save the last committed batch, while the query runs or after it."""
     value = save(location, store, label, name=name, sink=sink, note=note)
-    emit(value, saved_lines, as_json=as_json)
+    emit(value, saved_lines, as_json=as_json, schema="holdfast.guard.save/1")
 
 
 # ls
@@ -123,7 +123,7 @@ def savepoint_lines(savepoints: Sequence[Listed]) -> Iterator[Line]:
 def ls_command(*, location: str, store: str, name: str | None, as_json: bool) -> bool:
     """Savepoints, newest first."""
     savepoints = admin.ls(location, store, name=name)
-    emit(savepoints, savepoint_lines, as_json=as_json)
+    emit(savepoints, savepoint_lines, as_json=as_json, schema="holdfast.guard.ls/1")
     return any(each.damage for each in savepoints)
 
 
@@ -170,7 +170,12 @@ def shown_lines(value: Shown) -> Iterator[Line]:
 @json_option
 def show_command(*, location: str, store: str, ref: str, name: str | None, as_json: bool) -> None:
     """Offsets by source, watermark, and state by operator."""
-    emit(admin.show(location, store, ref, name=name), shown_lines, as_json=as_json)
+    emit(
+        admin.show(location, store, ref, name=name),
+        shown_lines,
+        as_json=as_json,
+        schema="holdfast.guard.show/1",
+    )
 
 
 # verify
@@ -198,7 +203,9 @@ def verify_command(
     """Is the checkpoint what the query left, and are its savepoints what was saved?"""
     report = verify(location, store, name=name, deep=not shallow)
     document = {**dataclasses.asdict(report), "ok": report.ok}
-    emit(document, lambda _: _verify_lines(report), as_json=as_json)
+    emit(
+        document, lambda _: _verify_lines(report), as_json=as_json, schema="holdfast.guard.verify/1"
+    )
     return not report.ok
 
 
@@ -241,7 +248,7 @@ def restore_command(
 ) -> None:
     """Bring a savepoint back, into a new location or over the old one, which is kept aside."""
     value = restore(location, store, to, into=into, name=name, sink=sink)
-    emit(value, restored_lines, as_json=as_json)
+    emit(value, restored_lines, as_json=as_json, schema="holdfast.guard.restore/1")
 
 
 @command("holdfast guard clone /checkpoints/query savepoints /checkpoints/staging", name="clone")
@@ -264,7 +271,7 @@ def clone_command(
 ) -> None:
     """A copy for another query, such as staging, under a new query id."""
     value = clone(location, store, into, to, same_id=same_id, name=name)
-    emit(value, restored_lines, as_json=as_json)
+    emit(value, restored_lines, as_json=as_json, schema="holdfast.guard.clone/1")
 
 
 # diff
@@ -308,7 +315,7 @@ def diff_command(
 ) -> None:
     """Keys that changed between two savepoints, read without a JVM."""
     value = admin.compare(location, store, older, newer, name=name)
-    emit(value, difference_lines, as_json=as_json)
+    emit(value, difference_lines, as_json=as_json, schema="holdfast.guard.diff/1")
 
 
 # pin and unpin
@@ -335,7 +342,12 @@ def pin_command(
     """Hold a savepoint under a label."""
     made = admin.pin(location, store, label, ref, name=name, note=note)
     document = {"label": made.label, "checkpoint": made.checkpoint, "pinned": True}
-    emit(document, lambda _: [line(f"{made.label} holds {made.checkpoint}")], as_json=as_json)
+    emit(
+        document,
+        lambda _: [line(f"{made.label} holds {made.checkpoint}")],
+        as_json=as_json,
+        schema="holdfast.guard.pin/1",
+    )
 
 
 @command("holdfast guard unpin /checkpoints/query savepoints keep", name="unpin")
@@ -350,7 +362,12 @@ def unpin_command(
     """Release a savepoint; the next collection may drop it."""
     admin.unpin(location, store, label, name=name)
     document = {"label": label, "pinned": False}
-    emit(document, lambda _: [line(f"{label} was unpinned")], as_json=as_json)
+    emit(
+        document,
+        lambda _: [line(f"{label} was unpinned")],
+        as_json=as_json,
+        schema="holdfast.guard.unpin/1",
+    )
 
 
 # gc
@@ -379,7 +396,7 @@ def gc_command(
     word = "would drop" if dry_run else "dropped"
     lines = [line(f"{word} {len(report.dropped)} savepoints, {report.plan.bytes} bytes")]
     lines += [line((f"problem: {problem}", BAD))] if problem else []
-    emit(document, lambda _: lines, as_json=as_json)
+    emit(document, lambda _: lines, as_json=as_json, schema="holdfast.guard.gc/1")
     return bool(problem)
 
 
