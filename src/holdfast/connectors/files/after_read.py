@@ -20,7 +20,7 @@ from typing import Literal
 
 from holdfast.connectors.files.file_log import Seen
 from holdfast.connectors.files.listing import stat_entry
-from holdfast.connectors.locations import is_hidden
+from holdfast.connectors.locations import is_hidden, local_path
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.storage import Storage
 from holdfast.storage.local.disk import current_disk
@@ -56,7 +56,7 @@ def checked_archive(path: str, after_read: str, archive: str | PathLike[str] | N
             archive=str(archive),
             remedy="use after_read='delete', or the bucket's own rules",
         )
-    root, target = (Path(p).expanduser().absolute() for p in (path, archive))
+    root, target = (Path(local_path(p)) for p in (path, location_text(archive)))
     if target == root or (
         target.is_relative_to(root) and not is_hidden(str(target)[len(str(root)) :])
     ):

@@ -33,7 +33,7 @@ from holdfast.connectors.base import (
     staging_root,
 )
 from holdfast.connectors.journal.encode import is_scalar, json_texts, plain_texts, refuse_types
-from holdfast.connectors.locations import Location
+from holdfast.connectors.locations import Location, local_path
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.owner import NOTHING, Owner
 from holdfast.operators.columns import WEIGHT
@@ -61,7 +61,7 @@ class JournalSink(Sink):
         self, path: str | PathLike[str], *, entity: str, kind: str, scope: str = "="
     ) -> None:
         """Remember what becomes of the columns."""
-        self.path = str(Path(location_text(path)).expanduser().absolute())
+        self.path = local_path(location_text(path))
         self.entity, self.kind, self.scope = entity, kind, scope
         for name, wanted in self.params.items():
             if not isinstance(wanted, str) or not wanted:

@@ -22,7 +22,7 @@ from holdfast.arguments import text_of, whole_number
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import SystemClock
 from holdfast.connectors.base import Backlog, Source, SourceReader, Split
-from holdfast.connectors.locations import Location
+from holdfast.connectors.locations import Location, local_path
 from holdfast.errors import IncompatibleError, InvalidInputError, NotFoundError
 from holdfast.format.manifest import Manifest
 from holdfast.format.position import JournalPosition, Position
@@ -74,7 +74,7 @@ class JournalSource(Source):
         whole_number(events_max, "events_max", least=1, kind="invalid_limit")
         if payload is not None:
             text_of(payload, "payload", "journal", "customer string, amount double")
-        self.path = str(Path(location_text(path)).expanduser().absolute())
+        self.path = local_path(location_text(path))
         self.payload, self.typed, self.events_max = payload, typed, events_max
         own = [] if payload is None else ddl_columns(payload, f"journal {path}")
         taken = {name.lower() for name in own}

@@ -15,11 +15,11 @@ import os
 import re
 from collections.abc import Mapping
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.arguments import value_map
 from holdfast.connectors.base import read_owner
+from holdfast.connectors.locations import local_path
 from holdfast.connectors.parquet.sink import inside_fold
 from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, RefusedError
 from holdfast.format.owner import NOTHING, OWNER, Owner
@@ -100,12 +100,12 @@ def _root(path: str) -> str:
     """The real directory: compaction swaps the link that a path goes through."""
     if "://" in path and path.split("://", 1)[0] in OBJECT_SCHEMES:
         return path.rstrip("/")
-    local = Path(path.removeprefix("file://")).expanduser()
+    local = local_path(path)
     if not os.path.isdir(local):  # False also for a name that is too long
         raise NotFoundError(
             "there is no output at this path",
             kind="no_output",
-            path=str(local),
+            path=local,
             remedy="give the path of a Parquet sink that has published",
         )
     return os.path.realpath(local)

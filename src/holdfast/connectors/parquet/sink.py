@@ -132,8 +132,7 @@ class Parquet(Sink):
             return ParquetWriter(name, self)
         if self.path.split("://", 1)[0] in OBJECT_SCHEMES:
             return RemoteUpsertWriter(name, pipeline, store, self.path, self.storage_options)
-        local = Path(self.path.removeprefix("file://")).expanduser().absolute()
-        return LocalUpsertWriter(name, pipeline, store, local)
+        return LocalUpsertWriter(name, pipeline, store, Path(local_path(self.path)))
 
 
 class ParquetWriter(OutputWriter):
