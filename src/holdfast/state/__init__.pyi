@@ -14,6 +14,7 @@ from holdfast.state.latest import LatestPartition as LatestPartition
 from holdfast.state.manifest_io import entry_of as entry_of
 from holdfast.state.manifest_io import info_of as info_of
 from holdfast.state.manifest_io import open_trace as open_trace
+from holdfast.state.manifest_io import put_index as put_index
 from holdfast.state.manifest_io import put_trace as put_trace
 from holdfast.state.manifest_io import runs_of as runs_of
 from holdfast.state.partition import live_runs as live_runs
@@ -24,6 +25,8 @@ from holdfast.state.query import OperatorState as OperatorState
 from holdfast.state.query import read_state as read_state
 from holdfast.state.reader import TraceReader as TraceReader
 from holdfast.state.reader import diff as diff
+from holdfast.state.run_index import RunChanges as RunChanges
+from holdfast.state.run_index import RunIndex as RunIndex
 from holdfast.state.run_info import ALL_VNODES as ALL_VNODES
 from holdfast.state.run_info import RunInfo as RunInfo
 from holdfast.state.run_info import RunTarget as RunTarget

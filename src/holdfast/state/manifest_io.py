@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.draft import Draft
     from holdfast.format.manifest import Manifest
     from holdfast.state.cache import RunCache
+    from holdfast.state.run_index import RunIndex
     from holdfast.storage.base import StorageReader
 
 _RUN_KINDS = ("snapshot", "delta")
@@ -77,6 +78,36 @@ def put_trace(
         version=version,
     )
     return listed
+
+
+def put_index(
+    draft: Draft,
+    operator: str,
+    kind: TraceKind,
+    index: RunIndex,
+    *,
+    rows: int = 0,
+    keys: int = 0,
+    counts: Counts = "unknown",
+    version: int = 1,
+) -> None:
+    """`put_trace` for an index: what changed since its last `mark` goes into the draft.
+
+    The index must have been marked when the draft's parent was drafted, or have begun with what the
+    parent lists. It is marked again.
+    """
+    put_trace(
+        draft,
+        operator,
+        kind,
+        index.runs(),
+        partitions=index.partitions,
+        rows=rows,
+        keys=keys,
+        counts=counts,
+        version=version,
+    )
+    index.mark()
 
 
 def runs_of(manifest: Manifest, operator: str) -> tuple[RunInfo, ...]:

@@ -112,10 +112,15 @@ class RunSlice:
         return max(1, self.run.size * len(self.vnodes) // len(self.run.vnodes))
 
 
+def run_age(run: RunInfo) -> tuple[int, int, VnodeRange]:
+    """Sorts runs from old to new."""
+    return run.epoch_low, -run.epoch_high, run.vnodes
+
+
 def run_slices(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[RunSlice]:
     """What has to be read for these vnodes, oldest first."""
     inside = [run for run in runs if run.vnodes.intersect(within)]
-    inside.sort(key=lambda run: (run.epoch_low, -run.epoch_high, run.vnodes))
+    inside.sort(key=run_age)
     neighbours = _near(inside)
     slices: list[RunSlice] = []
     for run in inside:
