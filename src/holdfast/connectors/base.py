@@ -248,10 +248,13 @@ class Sink(ABC):
     kind: the kind of connector; stored in the fingerprint, so it never changes. replay: what
     happens when an epoch that was published is run again: "retracts" what it has, "deduplicates",
     or "none": it would be published twice, so going back is refused unless that is accepted.
+    by_slot: whether tasks stage its rows in the order of their slots, with the slot in a column of
+    its own (`connectors/parquet_upsert/slots.py`).
     """
 
     kind: str
     replay: Replay = "none"
+    by_slot: bool = False
 
     @property
     def params(self) -> Mapping[str, str]:

@@ -20,15 +20,22 @@ from holdfast.storage.open import StorageLocation, storage_of
 
 STAGED_WEIGHT = "_weight"
 """The column of staged and published rows that says +1 or -1."""
+SLOT = "__hf_slot"
+"""The column of staged rows by which an upsert output finds those of one bucket."""
+_SLOT_ROWS = 1 << 16
 
 
 @dataclass(frozen=True)
 class Target:
-    """A sink whose rows are staged by the task, changes or late rows."""
+    """A sink whose rows are staged by the task, changes or late rows.
+
+    by_slot: in the order of their slots, so that one who needs some of them reads only those.
+    """
 
     sink: str
     place: StorageLocation
     late: bool = False
+    by_slot: bool = False
 
 
 def stage_rows(
@@ -45,12 +52,18 @@ def stage_rows(
     path = f"{directory}/part-{partition:05d}-{ids.token()}.parquet"
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     names = [STAGED_WEIGHT if name == WEIGHT else name for name in table.schema.names]
+    table = table.rename_columns(names)
+    if target.by_slot:
+        from holdfast.connectors.parquet_upsert.slots import by_slot
+
+        table = by_slot(table)
     writer = ArtifactWriter(storage, path)
     with writer:
         pq.write_table(
-            table.rename_columns(names),
+            table,
             pa.PythonFile(cast("Any", writer), mode="w"),
             compression="zstd",
+            row_group_size=_SLOT_ROWS if target.by_slot else None,
         )
     if durable:
         storage.barrier([path])

@@ -204,7 +204,7 @@ class FrameBuilder:
             if self._staged_before(sink, plan) or not self._runs(sink, plan):
                 continue
             frame = self._frame(sink.input, plan, frames)
-            target = Target(sink.name, self._sink_places[sink.name])
+            target = self._target(sink)
             spec = self._spec(sink.name, None, (target,), jobs, emit=False)
             controls.append(self._staged(frame, spec, _CONTROL_ONLY))
             plan.stages.append(sink.name)
@@ -245,7 +245,7 @@ class FrameBuilder:
         shuffled = self._shuffle(frame)
         emit = node.name in self._feeding
         targets = tuple(
-            Target(sink.name, self._sink_places[sink.name], sink.input.late)
+            self._target(sink, late=sink.input.late)
             for sink in self._graph.sinks
             if (plan.only is None or sink.name in plan.only) and sink.input.staged_by() is node
         )
@@ -259,6 +259,9 @@ class FrameBuilder:
         plan.kept.append(kept)
         frames[id(node)] = kept.where(F.col(CONTROL).isNull()).drop(CONTROL)
         controls.append(kept.where(F.col(CONTROL).isNotNull()).select(CONTROL))
+
+    def _target(self, sink: SinkNode, *, late: bool = False) -> Target:
+        return Target(sink.name, self._sink_places[sink.name], late, sink.connector.by_slot)
 
     def _staged(self, frame: DataFrame, spec: StageSpec, schema: Any) -> DataFrame:
         """The rows of a frame through a stage; the same stage is sent as the same function."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import StagedFile, token_text
 from holdfast.connectors.parquet.sink import Parquet
-from holdfast.connectors.parquet_upsert import apply_changes, bucket_of
+from holdfast.connectors.parquet_upsert.writer import apply_changes, bucket_of
 from holdfast.errors import CorruptionError, InvalidInputError, RefusedError
 from holdfast.ids import Epoch, SeededIds
 from holdfast.storage import open_storage

@@ -36,7 +36,7 @@ from holdfast.connectors.base import (
 )
 from holdfast.connectors.locations import Location, local_path
 from holdfast.connectors.parquet.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
-from holdfast.connectors.parquet_upsert import LocalUpsertWriter, RemoteUpsertWriter
+from holdfast.connectors.parquet_upsert.writer import LocalUpsertWriter, RemoteUpsertWriter
 from holdfast.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -92,6 +92,7 @@ class Parquet(Sink):
                 remedy="use changelog or upsert",
             )
         self.path, self.mode = location_text(path), mode
+        self.by_slot = mode == "upsert"
         self.storage_options = value_map(storage_options, "storage_options")
         self.compact_after, self.compact_bytes = compact_after, compact_bytes
         self.compact_grace_ms = compact_grace_ms

@@ -39,12 +39,13 @@ from holdfast.connectors.base import (
     staging_root,
 )
 from holdfast.connectors.locations import versions_of
-from holdfast.connectors.staging import STAGED_WEIGHT
+from holdfast.connectors.parquet_upsert.slots import BITS, DEPTH, Bucket, slots_of
+from holdfast.connectors.staging import SLOT, STAGED_WEIGHT
 from holdfast.errors import CorruptionError, NotFoundError, RefusedError
 from holdfast.failpoints import failpoint
 from holdfast.format.owner import NOTHING, OWNER, Owner
 from holdfast.state.arrow.batches import group_rows
-from holdfast.state.arrow.row_equality import encode, normalise, row_codes
+from holdfast.state.arrow.row_equality import normalise, row_codes
 from holdfast.storage import Storage, open_storage
 from holdfast.storage.local.disk import current_disk
 from holdfast.storage.local.writer import DiskFile
@@ -57,23 +58,9 @@ _PART = re.compile(r"part-\d\d\.parquet")
 
 def bucket_of(rows: pa.Table) -> np.ndarray:
     """The bucket of each row: the same for equal rows, today and in every later version."""
-    if not rows.num_rows:
-        return np.zeros(0, np.int64)
-    columns = [normalise(column.combine_chunks()) for column in rows.columns]
-    names = [f"c{number}" for number in range(len(columns))]
-    coded = encode(pa.StructArray.from_arrays([_one(c) for c in columns], names=names))
-    _, offset_buffer, data_buffer = coded.buffers()
-    offsets = np.frombuffer(offset_buffer, np.int64)[coded.offset : coded.offset + len(coded) + 1]
-    data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
-    starts = offsets[:-1] - offsets[0]
-    lengths = np.diff(offsets)
-    powers = np.full(int(lengths.max()), 0x9E3779B97F4A7C15, np.uint64)
-    powers[0] = 1
-    powers = np.cumprod(powers, dtype=np.uint64)
-    places = np.arange(len(data)) - np.repeat(starts, lengths)
-    mixed = np.add.reduceat((data.astype(np.uint64) + np.uint64(1)) * powers[places], starts)
-    mixed ^= mixed >> np.uint64(33)
-    return (mixed % np.uint64(BUCKETS)).astype(np.int64)
+    tops = [bucket.index for bucket in Bucket(0, 0).split(DEPTH)]
+    buckets: np.ndarray = np.array(tops, np.int64)[slots_of(rows) >> (BITS - DEPTH)]
+    return buckets
 
 
 def _one(column: Any) -> Any:
@@ -128,6 +115,8 @@ class UpsertWriter(OutputWriter):
             return None
         tables = [pq.read_table(pa.BufferReader(self._store.get(file))) for file in staged.files]
         rows = pa.concat_tables(tables)
+        if SLOT in rows.schema.names:
+            rows = rows.drop_columns([SLOT])
         if STAGED_WEIGHT not in rows.schema.names:
             return rows, np.ones(rows.num_rows, np.int64)
         weights: np.ndarray = rows.column(STAGED_WEIGHT).to_numpy()
