@@ -3,17 +3,23 @@
 Invariants:
 - A file in the cache has the size and SHA-256 of its name: it is verified on arrival, before it
   gets that name. The name appears at once or not at all.
-- Several processes may share a directory: the second one finds the file or replaces it by
-  identical bytes. A file that is evicted while somebody has it mapped stays readable for them.
-- The directory stays below its limit, except for the one run that is being asked for.
-- It is a cache: it can be deleted at any time, and it is never durable.
+- Several processes may share a directory. One of them downloads a run that several ask for.
+- The directory stays below its limit, but for runs that are mapped or on their way: room is made
+  before a byte arrives, and downloads count with the size that they will have.
+- A run is not evicted while somebody has it mapped: its disk space would not come back. Whoever
+  maps a run holds a shared lock on the file for as long as the map lives.
+- It is a cache: it can be deleted at any time, and it is never durable. What was damaged on this
+  disk is fetched again; where the disk is full, small runs are served from memory.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
+import logging
+import mmap
 import os
 from os import PathLike
 from pathlib import Path
@@ -31,10 +37,13 @@ if TYPE_CHECKING:
     from holdfast.state.run_info import RunInfo
     from holdfast.storage.base import StorageReader
 
+log = logging.getLogger("holdfast.state")
+
 CHUNK_BYTES = 8 << 20
 _SUFFIX = ".run"
 _PARTIAL = ".partial-"
-_DEAD_NS = 86_400 * 10**9  # no download takes a day
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_MEMORY_BYTES_MAX = 64 << 20  # what is served from memory when the disk is full
 
 
 def map_file(path: Path) -> pa.Buffer:
@@ -53,7 +62,7 @@ class RunCache:
                 "the cache needs room", kind="invalid_cache_limit", bytes_max=bytes_max
             )
         self._directory = Path(directory)
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self._ids, self._disk = ids, current_disk()
         try:
             self._disk.make_dirs(str(self._directory))
@@ -63,58 +72,92 @@ class RunCache:
     def fetch(self, storage: StorageReader, source: str, info: RunInfo) -> pa.Buffer:
         """The bytes of a run, mapped from the cache; downloaded and verified if not there yet.
 
-        What is returned is mapped already: another process may evict the name at any moment.
+        What is returned is mapped already, and stays in the cache while it is.
         """
-        path = self._directory / f"{info.sha256}{_SUFFIX}"
+        path = self._path(info)
         try:
             content = self._hit(path, info.size)
             if content is not None:
                 return content
-            partial = self._directory / f"{_PARTIAL}{self._ids.token()}"
-            try:
-                self._download(storage, source, info, partial)
-                content = map_file(partial)
-                with self._locked():
-                    self._evict(info.size, keep=path.name, now_ns=partial.stat().st_mtime_ns)
-                    self._disk.rename(str(partial), str(path))
-            finally:
-                self._remove(partial)
+            with self._locked(f"-{info.sha256[:2]}"):  # somebody may be fetching it at this moment
+                content = self._hit(path, info.size)
+                return content if content is not None else self._fill(storage, source, info)
+        except OSError as error:
+            if error.errno in _FULL and info.size <= _MEMORY_BYTES_MAX:
+                log.warning("the disk of the run cache %s is full", self._directory)
+                return self._in_memory(storage, source, info)
+            raise self._failed(error, info.path) from error
+
+    def discard(self, info: RunInfo) -> None:
+        """Forget a run whose cached bytes turned out to be damaged."""
+        try:
+            self._remove(self._path(info))
         except OSError as error:
             raise self._failed(error, info.path) from error
-        return content
+
+    def _path(self, info: RunInfo) -> Path:
+        return self._directory / f"{info.sha256}{_SUFFIX}"
 
     def _hit(self, path: Path, size: int) -> pa.Buffer | None:
         try:
-            if path.stat().st_size == size:
-                os.utime(path)  # least recently used goes first
-                content = map_file(path)
-                if content.size == size:
-                    return content
-            self._remove(path)
+            descriptor = self._disk.open_read(str(path))
         except FileNotFoundError:
-            pass  # evicted between two calls: as good as never there
-        return None
-
-    def _download(self, storage: StorageReader, source: str, info: RunInfo, partial: Path) -> None:
-        actual_size = storage.stat(source).size
-        if actual_size != info.size:
-            raise _differs("size", "run_size_differs", info, info.size, actual_size)
-        digest = hashlib.sha256()
-        descriptor = self._disk.open_new(str(partial))
+            return None
         try:
-            for start in range(0, info.size, CHUNK_BYTES):
-                chunk = storage.get_range(source, start, min(CHUNK_BYTES, info.size - start))
-                digest.update(chunk)
-                self._disk.write(descriptor, chunk)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if os.fstat(descriptor).st_size == size:
+                with contextlib.suppress(FileNotFoundError):
+                    os.utime(path)  # least recently used goes first
+                return _mapped(descriptor, size)
         finally:
             self._disk.close(descriptor)
+        self._remove(path)
+        return None
+
+    def _fill(self, storage: StorageReader, source: str, info: RunInfo) -> pa.Buffer:
+        """Download a run to a name of its own, then give it the name of its digest."""
+        partial = self._directory / f"{_PARTIAL}{info.size}-{self._ids.token()}"
+        with self._locked():
+            self._evict(self.bytes_max - info.size)
+            descriptor = self._disk.open_new(str(partial))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells it from the download of a dead process
+        try:
+            self._download(storage, source, info, descriptor)
+            with self._locked():  # for a moment it is locked neither by the writer nor by the map
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                content = _mapped(descriptor, info.size)
+                self._disk.rename(str(partial), str(self._path(info)))
+        except OSError as error:
+            if error.errno in _FULL:
+                with self._locked():
+                    self._evict(0)
+            raise
+        finally:
+            self._remove(partial)
+            self._disk.close(descriptor)
+        return content
+
+    def _download(
+        self, storage: StorageReader, source: str, info: RunInfo, descriptor: int
+    ) -> None:
+        digest = hashlib.sha256()
+        for chunk in _chunks(storage, source, info):
+            digest.update(chunk)
+            self._disk.write(descriptor, chunk)
         if digest.hexdigest() != info.sha256:
             raise _differs("digest", "run_digest_differs", info, info.sha256, digest.hexdigest())
 
+    def _in_memory(self, storage: StorageReader, source: str, info: RunInfo) -> pa.Buffer:
+        data = b"".join(_chunks(storage, source, info))
+        actual = hashlib.sha256(data).hexdigest()
+        if actual != info.sha256:
+            raise _differs("digest", "run_digest_differs", info, info.sha256, actual)
+        return pa.py_buffer(data)
+
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Only one process evicts at a time."""
-        descriptor = self._disk.open_lock(f"{self._directory}/.lock")
+    def _locked(self, which: str = "") -> Iterator[None]:
+        """Only one process at a time evicts, or fetches a run."""
+        descriptor = self._disk.open_lock(f"{self._directory}/.lock{which}")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -125,22 +168,39 @@ class RunCache:
         with contextlib.suppress(FileNotFoundError):
             self._disk.unlink(str(path))
 
-    def _evict(self, incoming: int, keep: str, now_ns: int) -> None:
-        """Make room for a file that is about to get its name, and remove dead downloads."""
-        entries = []
+    def _evict(self, bytes_left: int) -> None:
+        """Leave at most so many bytes, of runs and of downloads; what is in use stays."""
+        total, entries = 0, []
         for entry in os.scandir(self._directory):
             with contextlib.suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                if entry.name.startswith(_PARTIAL) and status.st_mtime_ns < now_ns - _DEAD_NS:
-                    self._remove(entry.path)
-                elif entry.name.endswith(_SUFFIX) and entry.name != keep:
+                if entry.name.startswith(_PARTIAL):
+                    promised = entry.name.removeprefix(_PARTIAL).partition("-")[0]
+                    if not self._remove_unused(entry.path):
+                        total += int(promised) if promised.isdecimal() else 0
+                elif entry.name.endswith(_SUFFIX):
+                    status = entry.stat(follow_symlinks=False)
                     entries.append((status.st_mtime_ns, status.st_size, entry.path))
-        total = incoming + sum(size for _, size, _ in entries)
+                    total += status.st_size
         for _, size, path in sorted(entries):
-            if total <= self._bytes_max:
+            if total <= bytes_left:
                 return
+            if self._remove_unused(path):
+                total -= size
+
+    def _remove_unused(self, path: str) -> bool:
+        """Remove a file unless somebody holds its lock, who maps it or is writing it."""
+        try:
+            descriptor = self._disk.open_read(path)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._remove(path)
-            total -= size
+        except BlockingIOError:
+            return False
+        finally:
+            self._disk.close(descriptor)
+        return True
 
     def usage_bytes(self) -> int:
         """Bytes of whole runs in the cache."""
@@ -160,6 +220,35 @@ class RunCache:
             reason=str(error),
             remedy="give it a writable directory with enough room",
         )
+
+
+def _mapped(descriptor: int, size: int) -> pa.Buffer:
+    """The pages of an open file; its lock is held for as long as somebody uses them.
+
+    `mmap` keeps a duplicate of the descriptor, and with it the lock, until it is collected.
+    """
+    return pa.py_buffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
+
+
+def _chunks(storage: StorageReader, source: str, info: RunInfo) -> Iterator[bytes]:
+    """The bytes of a run as they are stored: one request, or one each for parts of a large run."""
+    try:
+        if info.size <= CHUNK_BYTES:
+            data = storage.get(source, bytes_max=info.size)
+            if len(data) != info.size:
+                raise _differs("size", "run_size_differs", info, info.size, len(data))
+            yield data
+            return
+    except CorruptionError as error:
+        if error.kind != "object_too_large":
+            raise
+        actual = error.facts.get("size")
+        raise _differs("size", "run_size_differs", info, info.size, actual) from error
+    actual = storage.stat(source).size
+    if actual != info.size:
+        raise _differs("size", "run_size_differs", info, info.size, actual)
+    for start in range(0, info.size, CHUNK_BYTES):
+        yield storage.get_range(source, start, min(CHUNK_BYTES, info.size - start))
 
 
 def _differs(

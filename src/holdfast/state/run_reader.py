@@ -120,9 +120,15 @@ class RunSource:
         if keep:
             with self._lock:
                 self._opened[info] = run
-                while len(self._opened) > self._open_max:
+                while len(self._opened) > self._open_max or self._too_large():
                     self._opened.pop(next(iter(self._opened)))
         return run
+
+    def _too_large(self) -> bool:
+        """Whether open runs hold more than half of the cache, which cannot evict them."""
+        if self._cache is None or len(self._opened) < 2:
+            return False
+        return sum(info.size for info in self._opened) > self._cache.bytes_max // 2
 
     def retain(self, runs: Iterable[RunInfo]) -> None:
         """Close every open run that is not among these."""
@@ -137,14 +143,32 @@ class RunSource:
         if local is not None:
             return self._open_local(local, info, schema)
         if self._cache is not None:
-            content = self._cache.fetch(self.storage, path, info)
-            if self._verify is Verify.DIGEST:
-                _check_digest(hashlib.sha256(content).hexdigest(), info)
-            return RunFile(content, info, schema, checked=self._verify is Verify.TOUCHED)
+            return self._open_cached(self._cache, path, info, schema)
         data = self.storage.get(path, bytes_max=info.size)
         _check_size(len(data), info)
         _check_digest(hashlib.sha256(data).hexdigest(), info)
         return RunFile(pa.py_buffer(data), info, schema, checked=False)
+
+    def _open_cached(
+        self, cache: RunCache, path: str, info: RunInfo, schema: TraceSchema
+    ) -> RunFile:
+        """Open a run from the cache; bytes that this disk has damaged are fetched again."""
+
+        def fetch() -> pa.Buffer:
+            return cache.fetch(self.storage, path, info)
+
+        def renew() -> pa.Buffer:
+            cache.discard(info)
+            return fetch()
+
+        checked = self._verify is Verify.TOUCHED
+        content = fetch()
+        try:
+            if self._verify is Verify.DIGEST:
+                _check_digest(hashlib.sha256(content).hexdigest(), info)
+            return RunFile(content, info, schema, checked=checked, renew=renew)
+        except CorruptionError:
+            return RunFile(renew(), info, schema, checked=checked)
 
     def _open_local(self, local: Path, info: RunInfo, schema: TraceSchema) -> RunFile:
         try:
@@ -203,8 +227,20 @@ def _check_digest(actual: str, info: RunInfo) -> None:
 class RunFile:
     """One open run."""
 
-    def __init__(self, content: Any, info: RunInfo, schema: TraceSchema, *, checked: bool) -> None:
-        """Read framing, header and summary of the file's bytes; touch no rows."""
+    def __init__(
+        self,
+        content: Any,
+        info: RunInfo,
+        schema: TraceSchema,
+        *,
+        checked: bool,
+        renew: Callable[[], pa.Buffer] | None = None,
+    ) -> None:
+        """Read framing, header and summary of the file's bytes; touch no rows.
+
+        `renew` gets the bytes from where they came, once, when rows turn out to be damaged.
+        """
+        self._renew = renew
         self.info, self.schema = info, schema
         self._content = content
         self._kept: dict[int, pa.RecordBatch] = {}
@@ -419,6 +455,11 @@ class RunFile:
         raw = self._content.slice(facts.offset, facts.length)
         if number in self._unchecked:
             actual = zlib.crc32(raw)
+            if actual != facts.crc32 and self._renew is not None:
+                renew, self._renew = self._renew, None
+                self._content = renew()
+                raw = self._content.slice(facts.offset, facts.length)
+                actual = zlib.crc32(raw)
             if actual != facts.crc32:
                 raise CorruptionError(
                     "rows of a run disagree with their checksum",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import os
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError
+from holdfast.errors import CorruptionError, InvalidInputError, NotFoundError, StorageError
 from holdfast.ids import RandomIds, SeededIds
-from holdfast.state import RunCache, RunSource, TraceReader
+from holdfast.state import RunCache, RunSource, TraceReader, Verify
+from holdfast.storage.local.disk import Disk, installed_disk
 from holdfast.storage.local.storage import LocalStorage
 from tests.helpers.state_world import World
 
@@ -20,6 +25,7 @@ class Remote:
     def __init__(self, root):
         self._storage = LocalStorage(root)
         self.ranges = 0
+        self.asked_for: list[str] = []
 
     def __getattr__(self, name):
         return getattr(self._storage, name)
@@ -32,7 +38,8 @@ class Remote:
         return self._storage.get_range(path, start, length)
 
     def get(self, path, *, bytes_max=None):
-        raise AssertionError("runs must come through the cache")
+        self.asked_for.append(path)
+        return self._storage.get(path, bytes_max=bytes_max)
 
 
 @pytest.fixture
@@ -57,10 +64,9 @@ def test_a_run_is_fetched_once_and_found_by_digest(world, tmp_path):
     remote = Remote(tmp_path / "store")
     cache = RunCache(tmp_path / "cache", bytes_max=1 << 20, ids=SeededIds(1))
     first = read(world, remote, cache)
-    asked = remote.ranges
-    assert asked == len(world.runs)
+    assert sorted(remote.asked_for) == sorted(run.path for run in world.runs)
     assert read(world, remote, cache).equals(first)
-    assert remote.ranges == asked
+    assert len(remote.asked_for) == len(world.runs)
     names = {f"{run.sha256}.run" for run in world.runs}
     assert names <= set(names_in(tmp_path / "cache"))
 
@@ -120,16 +126,133 @@ def test_a_torn_cache_file_is_fetched_again(world, tmp_path):
 
 
 def test_leftovers_of_dead_downloads_go(world, tmp_path):
-    """A partial file that is a day older than a new arrival is removed, a young one stays."""
+    """A partial file that nobody is writing any more is removed, that of a live process counts."""
+    sizes = sorted(run.size for run in world.runs)
+    cache = RunCache(tmp_path / "cache", bytes_max=sum(sizes), ids=SeededIds(1))
+    dead, live = (tmp_path / "cache" / f".partial-{sum(sizes)}-{who}" for who in ("a", "b"))
+    dead.write_bytes(b"x")
+    with live.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cache.fetch(Remote(tmp_path / "store"), world.runs[0].path, world.runs[0])
+        cache.fetch(Remote(tmp_path / "store"), world.runs[1].path, world.runs[1])
+        assert live.exists()
+        assert not dead.exists()
+        assert cache.usage_bytes() == world.runs[1].size, "room is kept for what is on its way"
+    cache.fetch(Remote(tmp_path / "store"), world.runs[0].path, world.runs[0])
+    assert not live.exists()
+
+
+def test_a_run_that_is_mapped_is_not_evicted(world, tmp_path):
+    """Its disk space would not come back, and it would be downloaded a second time."""
+    cache = RunCache(tmp_path / "cache", bytes_max=1, ids=SeededIds(1))
+    remote = Remote(tmp_path / "store")
+    mapped = cache.fetch(remote, world.runs[0].path, world.runs[0])
+    again = cache.fetch(remote, world.runs[0].path, world.runs[0])  # a map of a cached file
+    for run in world.runs[1:]:
+        cache.fetch(remote, run.path, run)
+    assert cache.usage_bytes() == mapped.size + world.runs[-1].size
+    del mapped
+    cache.fetch(remote, world.runs[1].path, world.runs[1])
+    assert cache.usage_bytes() == again.size + world.runs[1].size
+    del again
+    cache.fetch(remote, world.runs[2].path, world.runs[2])
+    assert cache.usage_bytes() == world.runs[2].size
+
+
+def test_workers_that_fetch_at_once_stay_below_the_limit_and_download_once(world, tmp_path):
+    """Downloads count with their size before a byte has come; one of several fetches a run."""
+    sizes = [run.size for run in world.runs]
+    limit = sum(sorted(sizes)[-4:])
+    peaks = []
+
+    class Slow(Remote):
+        def get(self, path, *, bytes_max=None):
+            peaks.append(sum(_promised(each) for each in (tmp_path / "cache").iterdir()))
+            time.sleep(0.01)
+            return super().get(path, bytes_max=bytes_max)
+
+    remote = Slow(tmp_path / "store")
+    cache = RunCache(tmp_path / "cache", bytes_max=limit, ids=RandomIds())
+    with ThreadPoolExecutor(4) as pool:
+        content = [
+            *pool.map(lambda _: cache.fetch(remote, world.runs[0].path, world.runs[0]), range(8))
+        ]
+        assert len(remote.asked_for) == 1
+        del content
+        chosen = [run for _ in range(20) for run in world.runs]
+        assert [*pool.map(lambda run: cache.fetch(remote, run.path, run).size, chosen)] == [
+            run.size for run in chosen
+        ]
+    assert len(remote.asked_for) > len(world.runs), "nothing was evicted"
+    assert max(peaks) <= limit
+
+
+def _promised(path):
+    """How many bytes a file of the cache has, or will have."""
+    if path.name.startswith(".partial-"):
+        return int(path.name.split("-")[1])
+    try:
+        return path.stat().st_size if path.name.endswith(".run") else 0
+    except FileNotFoundError:
+        return 0
+
+
+@pytest.mark.parametrize("verify", ["touched", "digest"])
+def test_what_the_disk_of_the_cache_has_damaged_is_fetched_again(world, tmp_path, verify):
+    """Any flipped byte of a cached run, header or rows, costs one download and no answer."""
     cache = RunCache(tmp_path / "cache", bytes_max=1 << 20, ids=SeededIds(1))
-    for name, age_s in ((".partial-old", 2 * 86_400), (".partial-young", 60)):
-        path = tmp_path / "cache" / name
-        path.write_bytes(b"x")
-        seen = path.stat().st_mtime_ns - age_s * 10**9
-        os.utime(path, ns=(seen, seen))
-    read(world, Remote(tmp_path / "store"), cache)
-    left = [name for name in names_in(tmp_path / "cache") if "partial" in name]
-    assert left == [".partial-young"]
+    remote = Remote(tmp_path / "store")
+    right = read(world, remote, cache)
+    run = world.runs[0]
+    path = tmp_path / "cache" / f"{run.sha256}.run"
+    whole = path.read_bytes()
+    for place in (8, run.size // 2, run.size - 5):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        source = RunSource(remote, cache=cache, verify=Verify(verify))
+        table = TraceReader(runs=tuple(world.runs), source=source, schema=world.schema).table()
+        assert table.equals(right)
+    path.write_bytes(bytes(run.size))  # as a power cut may leave it
+    assert read(world, remote, cache).equals(right)
+    assert path.read_bytes() == whole
+    path.write_bytes(
+        whole[: run.size // 2] + bytes([whole[run.size // 2] ^ 1]) + whole[run.size // 2 + 1 :]
+    )
+    damaged = bytearray((tmp_path / "store" / run.path).read_bytes())
+    damaged[run.size // 2] ^= 1
+    (tmp_path / "store" / run.path).write_bytes(damaged)
+    with pytest.raises(CorruptionError):
+        read(world, remote, cache)
+
+
+def test_a_full_disk_serves_small_runs_from_memory(world, tmp_path, monkeypatch):
+    """The cache is emptied, the run is read all the same; one that is too large is refused."""
+
+    class Full(Disk):
+        def write(self, descriptor, data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    remote, run = Remote(tmp_path / "store"), world.runs[0]
+    cache = RunCache(tmp_path / "cache", bytes_max=1 << 20, ids=SeededIds(1))
+    cache.fetch(remote, world.runs[1].path, world.runs[1])
+    with installed_disk(Full()):
+        cache = RunCache(tmp_path / "cache", bytes_max=1 << 20, ids=SeededIds(2))
+    assert cache.fetch(remote, run.path, run).to_pybytes() == remote.get(run.path)
+    assert cache.usage_bytes() == 0
+    assert not [name for name in names_in(tmp_path / "cache") if "partial" in name]
+    monkeypatch.setattr("holdfast.state.cache._MEMORY_BYTES_MAX", 1)
+    with pytest.raises(StorageError) as caught:
+        cache.fetch(remote, run.path, run)
+    assert caught.value.kind == "cache_failed"
+
+
+def test_open_runs_hold_at_most_half_of_the_cache(world, tmp_path):
+    """A worker lets go of runs that it has not used for longest: the cache cannot evict them."""
+    sizes = [run.size for run in world.runs]
+    cache = RunCache(tmp_path / "cache", bytes_max=2 * max(sizes), ids=SeededIds(1))
+    source = RunSource(Remote(tmp_path / "store"), cache=cache)
+    for run in world.runs:
+        source.open(run, world.schema)
+        assert cache.usage_bytes() <= 2 * max(sizes)
 
 
 def test_an_evicted_run_stays_readable_for_who_has_it_open(world, tmp_path):
