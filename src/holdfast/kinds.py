@@ -274,6 +274,7 @@ apply_duplicate_key | InvalidInput | the user function returned two rows of stat
 apply_failed | InvalidInput | the user function raised an exception; operator, epoch and a key are named | correct the function and run again: the last checkpoint is untouched
 apply_result | InvalidInput | the user function returned something of another shape or type | return `(output, new state)` with the declared columns
 apply_unknown_key | InvalidInput | the user function returned state of a key that it was not asked about | return only keys of `context.keys`
+bad_rows | InvalidInput | a source with `on_bad="fail"` has rows that cannot be read; one is shown | mend them, or `on_bad="keep"` and `stream.bad`
 bad_token | Corruption | a sink token cannot be read | use the version that wrote it
 cannot_compact | InvalidInput | compaction was asked of an output that has none: an object store, an upsert output | compact a changelog on a local disk
 cannot_set_aside | Refused | an upsert output cannot do without an epoch | rebuild it: `outputs={"sink": "adopt"}`
@@ -284,6 +285,7 @@ column_without_text | InvalidInput | Spark gives a Column another text in every 
 columns_differ | InvalidInput | streams that are put together or compared have different columns | bring them to the same names with `select`
 dedupe_of_changes | InvalidInput | dedupe takes the first row for good, but these rows can be retracted | use distinct, or dedupe earlier
 duplicate_column | InvalidInput | two columns have one name | rename one
+expectation_failed | InvalidInput | rows fail an expectation with `on_fail="fail"`; nothing of the epoch was kept | mend the rows, or `on_fail="quarantine"`
 expression_failed | InvalidInput | an expression cannot take one of its rows: division by zero, a cast, an overflow | correct it, or filter such rows before it
 failed_in_task | Holdfast | a task failed with an error of Holdfast; the class is that of the task's error | see the message
 file_changed | InvalidInput | a file has other bytes than those that were read, or changed while it was read | bring the old bytes back, rename it, or `on_change="keep"`
@@ -297,6 +299,7 @@ history_lost | InvalidInput | files that were read are gone or forgotten, so a n
 incomplete_pipeline | InvalidInput | the pipeline lacks a part | the message says which
 invalid_alias | InvalidInput | the name of an aggregate's column is not text | `hf.sum("amount").alias("total")`
 invalid_argument | InvalidInput | an argument has a type that it cannot have | see the remedy
+invalid_bad_rows | InvalidInput | a connector declares bad rows without `raw`, `origin` or `reason` | declare `bad = BAD_SCHEMA`, or that and more
 invalid_bound | InvalidInput | time and bound of a dedupe do not go together, or `within` is not an interval | give both or neither; `hf.interval(...)`
 invalid_collect_limit | InvalidInput | `collect_list` or `collect_set` without a usable bound | say how many values it may hold
 invalid_column | InvalidInput | an option of a journal sink is neither a column nor a fixed text | give the name of a column, or a text after `=`
@@ -321,6 +324,8 @@ metrics_port | InvalidInput | metrics cannot be served on the given port | give 
 mixed_formats | InvalidInput | a directory has files of two formats and none was given | `format=` or `pattern=`, one source for each format
 no_aggregates | InvalidInput | agg without an aggregate | give at least one
 no_alias | InvalidInput | an aggregate has no name for its column | `.alias("total")`, or `total=hf.sum("amount")`
+no_arrival_order | InvalidInput | `upsert` without a sequence where rows of an epoch come in no order | `sequence_by="lsn"`
+no_bad_rows | InvalidInput | `.bad` of a stream whose source reads every row, or fails | ask the stream of a source of JSON, CSV or Kafka
 no_columns | InvalidInput | select without a column | give at least one
 no_file | InvalidInput | the file to run does not exist | check the path
 no_keys | InvalidInput | a grouping, dedupe or join without a key | give at least one
@@ -328,6 +333,7 @@ no_late_rows | InvalidInput | no row is ever too late here | ask the stream of a
 no_operator | NotFound | no operator of that name | see the names in the message
 no_order | InvalidInput | an ordering without a column | name one
 no_output | NotFound | nothing is published at this path | run the pipeline, or correct the path
+no_quarantine | InvalidInput | `.quarantined` of a stream that no expectation has parted | `expect(..., on_fail="quarantine")`
 no_such_version | Refused | a changelog cannot show the rows of this epoch apart from later ones | ask for a later epoch, or `pipe.view(operator, at=...)`
 no_watermark | InvalidInput | an operator goes by event time, but no source before it has a watermark | declare `event_time=` of a source
 no_window | InvalidInput | `emit` or `allowed_lateness` was given without a window | group by a window too; they are arguments of the window
@@ -383,6 +389,7 @@ unknown_wish | InvalidInput | a wish for an output that no sink has, or none of 
 unreadable_file | InvalidInput | Spark cannot read a file; source, path, cause and, for text, the line are named | correct or remove the file, or the schema, format or options
 unreadable_name | InvalidInput | a file has a name that is no text | rename it; all others were read
 unreadable_output | Corruption | Spark cannot read a file of an output | bring the file back from a copy, or rebuild the output with `adopt`
+unstable_expectation | InvalidInput | the condition of an expectation gives another answer another time | use the row's own columns
 unstable_step | InvalidInput | a step over a changelog gives other values when a row is retracted, as `rand()` and `current_timestamp()` do | take the value before the first operator that gives a changelog
 unsupported_join | InvalidInput | a static join must keep the stream on its left side | inner, left, semi or anti
 unsupported_key | InvalidInput | a column of this type cannot be a key; the part that is in the way is named | convert it

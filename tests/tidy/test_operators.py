@@ -116,5 +116,6 @@ def test_stored_kinds_are_those_of_old_checkpoints():
         "join",
         "rows",
         "top",
+        "upsert",
         "window",
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.api.columns import is_column
+from holdfast.api.columns import Expression, expression_text, is_column, spark_column
 from holdfast.api.grouped import Grouped
 from holdfast.api.sets import SetSteps
 from holdfast.api.spelling import STREAM_USES, unknown_name
@@ -13,14 +13,18 @@ from holdfast.arguments import instance_of, several
 from holdfast.durations import Duration
 from holdfast.errors import InvalidInputError
 from holdfast.operators.apply.declare import apply
+from holdfast.operators.columns import FAILED
 from holdfast.operators.declaration import Declaration
 from holdfast.operators.dedupe.declare import dedupe, distinct
+from holdfast.operators.expectations import OnFail, expect
 from holdfast.operators.join.declare import Interval, JoinRequest, On, join_streams
 from holdfast.operators.topk.declare import latest, top_k
+from holdfast.operators.upsert.declare import Missing, upsert
 from holdfast.operators.window.declare import Window
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
     from holdfast.operators.apply.execute import ApplyContext
 
@@ -91,6 +95,84 @@ class Stream(SetSteps):
             >>> pipe.sink("too_late", hourly.late, hf.sinks.Parquet(folder / "late"))
         """
         return self._after(self.node.late_rows())
+
+    @property
+    def bad(self) -> Self:
+        """What the source could not read: `raw` value, `origin` and `reason`, and more by source.
+
+        The rows are counted and the first few are logged, whether anybody takes them or not.
+
+        Returns:
+            The stream of bad rows; it can go wherever a stream can.
+
+        Raises:
+            InvalidInputError: the source has none, or an operator stands between.
+
+        Example:
+            >>> visits = hf.sources.Files(folder / "in", schema="customer string", format="json")
+            >>> pipe.source("visits", visits).bad.columns
+            ['raw', 'origin', 'reason']
+        """
+        return self._after(self.node.bad_rows())
+
+    def expect(
+        self,
+        condition: Expression,
+        *,
+        on_fail: OnFail = "warn",
+        name: str,
+    ) -> Self:
+        """Say what holds for every row; rows for which it does not are counted.
+
+        A condition that is null fails. Whether a row fails depends on its values alone: a row of a
+        changelog and its later retraction go the same way, and only the row counts.
+
+        Args:
+            condition: SQL text or a PySpark Column.
+            on_fail: "warn" keeps rows that fail; "drop" leaves them out; "fail" fails the
+                epoch, of which nothing is kept; "quarantine" leaves them out and gives them to
+                `.quarantined` of the stream that is returned.
+            name: of the expectation; reports and metrics go by it.
+
+        Returns:
+            The stream of the rows that stay.
+
+        Raises:
+            InvalidInputError: the condition is neither, or the name is taken; or, when the pipeline
+                is analysed, it needs more than one row, or gives another answer another time.
+
+        Example:
+            >>> sane = orders.expect("amount > 0", on_fail="quarantine", name="positive")
+            >>> pipe.sink("odd", sane.quarantined, hf.sinks.Parquet(folder / "odd"))
+        """
+        text = expression_text(condition, "expect")
+
+        def judge(df: DataFrame) -> DataFrame:
+            from pyspark.sql import functions as F  # noqa: N812 - everybody's name for it
+
+            met = F.coalesce(spark_column(condition).cast("boolean"), F.lit(False))  # noqa: FBT003
+            return df.withColumn(FAILED, ~met)
+
+        node = expect(self.node, judge, text, name=name, on_fail=on_fail)
+        self._graph.add_expectation(name)
+        return self._after(node)
+
+    @property
+    def quarantined(self) -> Self:
+        """The rows that the expectation directly before set aside.
+
+        Returns:
+            The stream of these rows; it can go wherever a stream can.
+
+        Raises:
+            InvalidInputError: no expectation before this step sets rows aside.
+
+        Example:
+            >>> known = orders.expect("customer IS NOT NULL", on_fail="quarantine", name="known")
+            >>> known.quarantined.columns
+            ['customer', 'amount', 'at']
+        """
+        return self._after(self.node.quarantined_rows())
 
     def group_by(self, *keys: str | Window | Sequence[str]) -> Grouped:
         """Group by columns, and by a window of event time. `groupBy` is the same.
@@ -254,6 +336,52 @@ class Stream(SetSteps):
             ['customer', 'amount', 'at']
         """
         return self._added(latest(self.node, keys, order_by=order_by, name=name))
+
+    def upsert(
+        self,
+        key: str | Sequence[str],
+        *,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        missing: Missing = "null",
+        name: str,
+    ) -> Self:
+        """A table out of its changes: the last row of each key.
+
+        Rows are puts. A row deletes its key where `delete_when` holds, or where the source has a
+        weight and that of the row is negative.
+
+        Args:
+            key: the columns that name a row of the table.
+            sequence_by: SQL terms that order the rows of a key, such as a log's position; a row
+                behind the last one is ignored and counted (`outdated`), and a deleted key is
+                remembered. Without it rows count as they come, which only sources can promise that
+                give them in order: Kafka, journal, generator.
+            delete_when: SQL text, such as `op = 'd'` or `value IS NULL`.
+            missing: "null": a null is a value. "keep": a null means that the row left the column
+                out, and the old value stays. {column: condition}: it left the column out where the
+                condition holds.
+            name: of the operator.
+
+        Returns:
+            The stream of the table, a changelog: -old +new.
+
+        Raises:
+            InvalidInputError: no key, an unknown column, no order, or a condition that is no text.
+
+        Example:
+            >>> orders.upsert("customer", sequence_by="at", name="newest").columns
+            ['customer', 'amount', 'at']
+        """
+        node = upsert(
+            self.node,
+            several(key, "key", name),
+            sequence_by=sequence_by,
+            delete_when=delete_when,
+            missing=missing,
+            name=name,
+        )
+        return self._added(node)
 
     def apply(
         self,

@@ -7,6 +7,7 @@ Invariants of a source:
 - A split is bounded and can be read again with the same result until it is committed.
 - A position is taken after the splits that were read, never ahead of them.
 - `committed` is the only place where a source may forget or acknowledge: the checkpoint is durable.
+- A row that cannot be read is a row with a bad part (`bad_rows`), never a row that is left out.
 
 Invariants of a sink:
 - Tasks stage rows where nobody looks; a token names everything that was staged.
@@ -15,7 +16,8 @@ Invariants of a sink:
 
 Tasks load this module: what only the driver needs is imported where it is used.
 
-How to write one: CONTRIBUTING.md. Decision: docs/adr/0124-connectors-behind-one-contract.md.
+The names that third parties use are those of `holdfast.connectors`. How to write a connector:
+docs/guides/connectors.md. Decisions: docs/adr/0124-connectors-behind-one-contract.md, 0155, 0156.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -66,13 +68,24 @@ class Split:
     detail: Any
 
 
+OnBad = Literal["keep", "fail"]
+"""What to do about rows that cannot be read: give them to `stream.bad`, or fail the epoch."""
+
+
 @dataclass(frozen=True)
 class Backlog:
-    """How far a source is, in its own unit: `done` of `total`."""
+    """How far a source is, in its own unit: `done` of `total`; and what is left, where it knows.
+
+    rows, bytes: still to be read. seconds: how long the oldest row that is not read has waited; 0
+    when nothing is left. None: the source cannot say, and the runtime estimates it (`Lag`).
+    """
 
     done: int
     total: int
     unit: str
+    rows: int | None = None
+    bytes: int | None = None
+    seconds: float | None = None
 
 
 class Source(ABC):
@@ -81,11 +94,22 @@ class Source(ABC):
     kind: the kind of connector; stored in the fingerprint, so it never changes. schema_text: the
     schema as SQL writes it, or what else says which rows come; stored in the fingerprint. weight:
     the column that holds the weight of each row, if the source can retract rows.
+
+    bad: the SQL schema of what it tells about a row that it could not read, `BAD_SCHEMA` or more;
+    None: it reads every row, or fails. Then `SourceReader.read` may give a column `BAD` of this
+    type; see `holdfast.connectors.bad_rows`. on_bad: "fail" refuses an epoch that has such rows.
+
+    in_order: rows of a split stand in the DataFrame in the order in which they happened, as far as
+    rows of one key go: by the number of Spark's partition, then by place. `upsert` needs that, or
+    columns that say the order.
     """
 
     kind: str
     schema_text: str
     weight: str | None = None
+    bad: str | None = None
+    on_bad: OnBad = "keep"
+    in_order: bool = False
 
     @abstractmethod
     def columns(self) -> list[str]:
@@ -125,7 +149,7 @@ class SourceReader(ABC):
 
     @abstractmethod
     def read(self, spark: SparkSession, split: Split) -> DataFrame:
-        """The rows of a split as a DataFrame."""
+        """The rows of a split as a DataFrame: all columns of `Source.empty`, and perhaps `BAD`."""
 
     @abstractmethod
     def advance(self, split: Split) -> None:
@@ -133,11 +157,15 @@ class SourceReader(ABC):
 
     @abstractmethod
     def save(self, draft: Draft) -> Position:
-        """Put what does not fit a position into the draft; returns the position."""
+        """Put what does not fit a position into the draft; returns the position.
+
+        An open position has room for notes (`meta`): what must be the same again when its offsets
+        are to mean the same, such as the id of a topic, and is compared in `restore`.
+        """
 
     @abstractmethod
     def backlog(self) -> Backlog:
-        """How far it is."""
+        """How far it is, and what is left. Asked after every epoch: no slow request in here."""
 
     def check(self) -> None:
         """Refuse, before Spark starts, what could never be read."""

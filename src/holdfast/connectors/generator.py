@@ -32,6 +32,7 @@ class Generator(Source):
     """
 
     kind = "generator"
+    in_order = True
 
     def __init__(
         self,
@@ -134,5 +135,5 @@ class GeneratorReader(SourceReader):
         return found
 
     def backlog(self) -> Backlog:
-        """Rows."""
-        return Backlog(self._next, self._source.rows or self._next, "rows")
+        """Rows; they take no bytes anywhere."""
+        return Backlog(self._next, self._source.rows or self._next, "rows", bytes=0)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.display import listed
 from holdfast.errors import InvalidInputError
 from holdfast.operators.columns import WEIGHT
-from holdfast.spark.ddl import check_columns, check_known
+from holdfast.spark.ddl import check_columns, check_known, ddl_columns
 
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
@@ -35,6 +35,15 @@ class StaticTable:
     name: str
     frame: Callable[[SparkSession], DataFrame]
     check: bool = True
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What is said about every row. on_fail: warn, drop, fail or quarantine."""
+
+    name: str
+    condition: str
+    on_fail: str
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -97,6 +106,48 @@ class Node:
             remedy="ask the stream that an operator with event time returned",
         )
 
+    def bad_rows(self) -> BadNode:
+        """What the source before could not read.
+
+        Raises:
+            InvalidInputError: something else than a source that has bad rows stands before.
+        """
+        raise InvalidInputError(
+            "only sources that can give rows which they could not read have bad rows",
+            kind="no_bad_rows",
+            operator=self.label,
+            remedy="ask the stream that pipe.source returned; CSV, JSON and Kafka have them, unless"
+            ' on_bad="fail"',
+        )
+
+    @property
+    def bad_of(self) -> str | None:
+        """The source whose bad rows these are, by name."""
+        return None
+
+    @property
+    def expectation(self) -> Expectation | None:
+        """What this step says about every row, in the column `FAILED`."""
+        return None
+
+    def quarantined_rows(self) -> Node:
+        """The rows that an expectation set aside.
+
+        Raises:
+            InvalidInputError: no expectation before this step does.
+        """
+        raise InvalidInputError(
+            "no expectation before this step sets rows aside",
+            kind="no_quarantine",
+            operator=self.label,
+            remedy='ask the stream that expect(..., on_fail="quarantine") returned',
+        )
+
+    @property
+    def in_order(self) -> bool:
+        """Whether rows of an epoch stand in Spark in the order in which they happened."""
+        return False
+
     def tables(self) -> Sequence[StaticTable]:
         """The static tables that this step joins with."""
         return ()
@@ -130,6 +181,18 @@ class SourceNode(Node):
         """Where a column tells the event time."""
         return self.event_time is not None
 
+    def bad_rows(self) -> BadNode:
+        """What it could not read."""
+        if self.connector.bad is None:
+            return super().bad_rows()
+        columns = ddl_columns(self.connector.bad, f"bad rows of {self.name}")
+        return BadNode(columns=columns, retracts=False, inputs=(self,))
+
+    @property
+    def in_order(self) -> bool:
+        """As the connector promises."""
+        return bool(self.connector.in_order)
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepNode(Node):
@@ -158,6 +221,20 @@ class StepNode(Node):
     def late_rows(self) -> LateNode:
         """Those of the operator before."""
         return self.inputs[0].late_rows()
+
+    def bad_rows(self) -> BadNode:
+        """Those of the source before."""
+        return self.inputs[0].bad_rows()
+
+    def quarantined_rows(self) -> Node:
+        """Those of the nearest expectation before."""
+        return self.inputs[0].quarantined_rows()
+
+    @property
+    def in_order(self) -> bool:
+        """A join, or any code, may move rows."""
+        moves = self.static is not None or self.text.startswith("transform ")
+        return not moves and self.inputs[0].in_order
 
     def tables(self) -> Sequence[StaticTable]:
         """The table of a static join."""
@@ -259,6 +336,29 @@ class LateNode(Node):
     def head(self) -> str:
         """A union cannot hold late rows."""
         return ""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BadNode(Node):
+    """What a source could not read: raw values, where they came from, and why."""
+
+    @property
+    def label(self) -> str:
+        """Whose bad rows they are."""
+        return f"bad rows of {self.bad_of}"
+
+    @property
+    def bad_of(self) -> str | None:
+        """The source."""
+        return self.inputs[0].name
+
+    def path(self) -> str:
+        """As the fingerprint has it."""
+        return "bad rows"
+
+    def head(self) -> str:
+        """The source."""
+        return self.inputs[0].name
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -15,8 +15,9 @@ from pyspark.sql import types as T  # noqa: N812
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.operators.analyze import arrow_schema, named
 from holdfast.operators.base import Analyzed
-from holdfast.operators.columns import WEIGHT
+from holdfast.operators.columns import FAILED, WEIGHT
 from holdfast.operators.declaration import Declaration, Node, SinkNode, SourceNode
+from holdfast.runtime.bad_rows import bad_schema, good_rows
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.watermarks import time_kind
 from holdfast.spark.arrow_types import spark_schema
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 def source_frame(node: SourceNode, df: DataFrame) -> DataFrame:
     """A source's rows, its weight under Holdfast's own name; a row without one is an error."""
+    df = good_rows(df)
     weight = node.connector.weight
     if weight is None:
         return df
@@ -71,6 +73,9 @@ def analyze(graph: Graph, spark: SparkSession) -> dict[str, Analyzed]:
         inputs = [frames[id(n)] for n in node.inputs]
         operator = operators.get(id(node))
         if id(node) in frames:
+            continue
+        if node.bad_of is not None:
+            frames[id(node)] = spark.createDataFrame([], bad_schema(spark, node, graph.sources))
             continue
         if operator is not None:
             analyzed = _analyzed(operator, inputs, late_rows=id(node) in late)
@@ -157,8 +162,10 @@ def _stateless(node: Node, inputs: list[Any]) -> DataFrame:
             value=repr(after)[:80],
             remedy="return the DataFrame at the end of the function",
         )
-    check_columns([name for name in after.columns if name != WEIGHT], node.label)
+    own = {WEIGHT} if node.expectation is None else {WEIGHT, FAILED}
+    check_columns([name for name in after.columns if name not in own], node.label)
     _ = after.schema
     if not node.row_wise:
-        check_row_wise(after, node.label, retracts=node.retracts)
+        judged = node.expectation is not None
+        check_row_wise(after, node.label, retracts=node.retracts, judged=judged)
     return after

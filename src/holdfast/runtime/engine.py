@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.checkpoint import Store
 from holdfast.clock import Clock, SystemClock
-from holdfast.connectors.base import SourceReader, Split, rows_of
+from holdfast.connectors.base import SourceReader, Split
 from holdfast.errors import FencedError, HoldfastError
 from holdfast.failpoints import failpoint
 from holdfast.format.manifest import Manifest
@@ -29,10 +29,13 @@ from holdfast.runtime.checkpoint_marks import Marks
 from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
+from holdfast.runtime.intake import advance
+from holdfast.runtime.lag import LagMeter
 from holdfast.runtime.output_manager import Outputs, stage_tokens
 from holdfast.runtime.partial_aggregation import PartialAggregationPolicy
 from holdfast.runtime.pending import Absorbed, EngineState, PendingCheckpoint, absorb
 from holdfast.runtime.planner import FrameBuilder, Plan
+from holdfast.runtime.quality import QualityCounts
 from holdfast.runtime.report import (
     CheckpointReport,
     CheckpointState,
@@ -88,6 +91,7 @@ class Engine:
         self._on_epoch = on_epoch or (lambda _: None)
         self._on_checkpoint = on_checkpoint or (lambda _: None)
         self._watermarks = Watermarks(graph.sources, clock or SystemClock())
+        self._lag, self._quality = LagMeter(self._watermarks.clock), QualityCounts()
         self._builder = FrameBuilder(
             spark,
             graph,
@@ -239,6 +243,7 @@ class Engine:
         if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
             self._start_commit(clock)
         self.summary.add(report)
+        self._quality.add(plan.quality)
         record_epoch(self._graph.pipeline, report)
         self._on_epoch(report)
         return report
@@ -362,16 +367,9 @@ class Engine:
     ) -> EpochReport:
         state = self._state
         absorbed = self._count(controls, pending)
-        future, rows = 0, 0
         self._logs.read(plan.splits)
-        for name, split in plan.splits.items():
-            self._readers[name].advance(split)
-            observed = plan.observed.get(name)
-            observation = observed.read() if observed else None
-            self._watermarks.seen(name, observation.newest_us if observation else None)
-            future += observation.future if observation else 0
-            counted = observation.rows if observation else plan.counted.get(name)
-            rows += rows_of(self._readers[name], split, counted, plan.scans)
+        rows, future = advance(plan, self._readers, self._watermarks, self._lag)
+        backlog, lag = self._lag.measure(self._readers)
         pending.rows += rows
         pending.epochs += 1
         epoch, state.epoch = state.epoch, state.epoch + 1
@@ -384,7 +382,11 @@ class Engine:
             late=absorbed.total("late"),
             bytes_new=absorbed.bytes_new,
             phases_ms=clock.laps,
-            backlog={name: reader.backlog() for name, reader in self._readers.items()},
+            backlog=backlog,
+            lag=lag,
+            outdated=absorbed.total("outdated"),
+            bad=dict(plan.quality.bad),
+            expectations=dict(plan.quality.expectations),
             checkpoint=pending.state,
             watermark_us=watermark_us,
             lag_us=self._watermarks.lag_us(watermark_us),
@@ -484,6 +486,8 @@ class Engine:
         if self._pending is not None and self._pending.epochs:
             self._start_commit()
         self.wait(compact=not last)
+        if last:
+            self.summary.notes.extend(self._quality.notes(self._graph))
         if last and self._compactor.error is not None:
             self.summary.notes.append(f"a compaction failed: {self._compactor.error}")
 

@@ -25,6 +25,7 @@ class Graph:
         self.sources: list[SourceNode] = []
         self.operators: list[Declaration] = []
         self.sinks: list[SinkNode] = []
+        self.expectations: list[str] = []
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -50,6 +51,18 @@ class Graph:
         """One more sink."""
         self._check_new(node.name, "sink")
         self.sinks.append(node)
+
+    def add_expectation(self, name: str) -> None:
+        """One more expectation; its counts go by its name."""
+        if name in self.expectations:
+            raise InvalidInputError(
+                "two expectations of the pipeline have one name",
+                kind="duplicate_name",
+                pipeline=self.pipeline,
+                name=name,
+                remedy="give every expectation a name of its own",
+            )
+        self.expectations.append(name)
 
     def _check_new(self, name: str, role: str) -> None:
         check_name(name, role + " name")

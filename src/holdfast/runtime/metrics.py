@@ -30,9 +30,17 @@ class Metrics:
         self._changes = self._metric(count, "changes", "Changes that operators gave")
         self._late = self._metric(count, "late_rows", "Rows that came too late")
         self._future = self._metric(count, "future_rows", "Rows too far ahead for the watermark")
+        outdated = "Rows that came behind a newer one of their key"
+        self._outdated = self._metric(count, "outdated_rows", outdated)
         self._bytes = self._metric(count, "state_bytes", "Bytes of new runs")
         self._epoch = self._metric(gauge, "epoch", "The last epoch")
         self._lag = self._metric(gauge, "backlog", "What is left to read", "source", "unit")
+        lag = "What a source has left, by unit: rows, bytes, seconds"
+        self._behind_by = self._metric(gauge, "source_lag", lag, "source", "unit")
+        unread = "Rows that a source could not read"
+        self._bad = self._metric(count, "bad_rows", unread, "source")
+        judged = "Rows that an expectation looked at, by outcome: passed, failed"
+        self._judged = self._metric(count, "expectation_rows", judged, "expectation", "outcome")
         self._phase = self._metric(histogram, "phase_seconds", "Time by phase of an epoch", "phase")
         made = "Time to make a checkpoint durable"
         self._commit = self._metric(histogram, "checkpoint_seconds", made, "pipeline")
@@ -71,12 +79,21 @@ class Metrics:
         self._rows.inc(report.rows)
         self._changes.inc(report.changes)
         self._late.inc(report.late)
+        self._outdated.inc(report.outdated)
         self._bytes.inc(report.bytes_new)
         self._future.inc(report.future)
         self._set_time(report)
         self._epoch.set(report.epoch)
         for source, backlog in report.backlog.items():
             self._lag.labels(source, backlog.unit).set(backlog.total - backlog.done)
+        for source, lag in report.lag.items():
+            for unit, left in lag.facts().items():
+                self._behind_by.labels(source, unit).set(left)
+        for source, bad in report.bad.items():
+            self._bad.labels(source).inc(bad.count)
+        for name, outcome in report.expectations.items():
+            self._judged.labels(name, "passed").inc(outcome.passed)
+            self._judged.labels(name, "failed").inc(outcome.failed)
         for phase, ms in report.phases_ms.items():
             self._phase.labels(phase.replace(" ", "_")).observe(ms / 1e3)
 

@@ -24,11 +24,18 @@ from holdfast.clock import Clock
 from holdfast.connectors.base import SourceReader, Split
 from holdfast.connectors.staging import Target
 from holdfast.operators.base import Analyzed
-from holdfast.operators.columns import HASH
-from holdfast.operators.declaration import Declaration, Node, SinkNode, upstream
+from holdfast.operators.columns import BAD, HASH
+from holdfast.operators.declaration import Declaration, Node, SinkNode, SourceNode, upstream
 from holdfast.runtime.analysis import source_frame
+from holdfast.runtime.bad_rows import ObservedBad, bad_rows, bad_schema, observe_bad
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.heartbeats import with_heartbeats
+from holdfast.runtime.quality import (
+    ObservedExpectation,
+    Quality,
+    observe_expectation,
+    read_quality,
+)
 from holdfast.runtime.stage_job import StageJob, sent_jobs
 from holdfast.runtime.task import (
     CONTROL,
@@ -71,8 +78,17 @@ class Plan:
     kept: list[Any] = field(default_factory=list)
     begun: list[Any] = field(default_factory=list)
     observed: dict[str, Observed] = field(default_factory=dict)
+    bad: dict[str, ObservedBad] = field(default_factory=dict)
+    whole: dict[str, Any] = field(default_factory=dict)
+    expected: dict[str, ObservedExpectation] = field(default_factory=dict)
+    quality: Quality = field(default_factory=Quality)
     scans: list[Scan] = field(default_factory=list)
     counted: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether rows are watched on their way."""
+        return bool(self.observed or self.bad or self.expected)
 
 
 class FrameBuilder:
@@ -136,7 +152,7 @@ class FrameBuilder:
 
         Not where the rows are observed on their way: an observation belongs to its action.
         """
-        if not self.classic or plan.action is None or plan.observed:
+        if not self.classic or plan.action is None or plan.is_observed:
             return
         try:
             plan.begun = begin_shuffles(plan.action)
@@ -156,6 +172,8 @@ class FrameBuilder:
                 plan.scans = scans + self._scans(plan)
         finally:
             self.drop(plan)
+        epoch = next(iter(jobs.values())).epoch
+        plan.quality = read_quality(self._graph, epoch, plan.bad, plan.expected)
         return [msgspec.json.decode(bytes(row[0]), type=Control) for row in rows]
 
     def _sent(self, plan: Plan, jobs: Mapping[str, StageJob]) -> AbstractContextManager[None]:
@@ -168,7 +186,8 @@ class FrameBuilder:
         if not self.classic:
             return []
         splits = plan.splits.values()
-        return [p for p in splits if p.rows is None and p.source not in plan.observed]
+        seen = plan.observed.keys() | plan.bad.keys()
+        return [p for p in splits if p.rows is None and p.source not in seen]
 
     def _begun_scans(self, plan: Plan) -> list[Scan]:
         """What was read ahead of the action, which begins by setting Spark's counters to zero."""
@@ -301,13 +320,18 @@ class FrameBuilder:
         found = frames.get(id(node))
         if found is not None:
             return found
-        if node.name in self._readers:
+        if node.bad_of is not None:
+            made = self._bad(node, plan)
+        elif node.name in self._readers:
             made = self._source(node.name, plan)
         elif node.name in self._analyzed:  # an operator that did not run has no changes
             output = self._analyzed[node.name].task.output
             made = self._spark.createDataFrame([], spark_schema(output))
         else:
             made = node.frame([self._frame(found, plan, frames) for found in node.inputs])
+            if node.expectation is not None:
+                name = node.expectation.name
+                made, plan.expected[name] = observe_expectation(node.expectation, made)
         frames[id(node)] = made
         return made
 
@@ -317,15 +341,41 @@ class FrameBuilder:
         split = plan.splits.get(name)
         if split is None:
             return source_frame(node, node.connector.empty(self._spark))
-        rows = source_frame(node, self._readers[name].read(self._spark, split))
+        whole = self._read(node, split, plan)
+        rows = source_frame(node, whole)
         if node.event_time is not None:
             kind = self._time_kinds.get(name)
             if kind is None:
                 kind = self._time_kinds[name] = time_kind(node, rows)
             rows, plan.observed[name] = observe(node, rows, kind, self._clock)
-        elif split.rows is None and not (self.classic and is_on("row counts")):
+        elif split.rows is None and name not in plan.bad and not self._counts_itself:
             rows, plan.observed[name] = count_rows(rows)
         return rows
+
+    @property
+    def _counts_itself(self) -> bool:
+        """Whether Spark tells how many rows it has read."""
+        return self.classic and is_on("row counts")
+
+    def _read(self, node: SourceNode, split: Split, plan: Plan) -> DataFrame:
+        """All rows of a split, read or not; the same DataFrame for all who ask in one epoch."""
+        known: DataFrame | None = plan.whole.get(node.name)
+        if known is not None:
+            return known
+        whole = self._readers[node.name].read(self._spark, split)
+        if BAD in whole.columns:
+            whole, plan.bad[node.name] = observe_bad(node.name, whole)
+        plan.whole[node.name] = whole
+        return whole
+
+    def _bad(self, node: Node, plan: Plan) -> DataFrame:
+        """What a source could not read in this epoch."""
+        source = next(source for source in self._graph.sources if source.name == node.bad_of)
+        split = plan.splits.get(source.name)
+        found = None if split is None else bad_rows(self._read(source, split, plan))
+        if found is not None:
+            return found
+        return self._spark.createDataFrame([], bad_schema(self._spark, node, self._graph.sources))
 
 
 def _body(spec: StageSpec) -> Any:

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from holdfast.connectors.base import Backlog
 from holdfast.format.documents import Summary
 from holdfast.format.manifest import Manifest
+from holdfast.runtime.bad_rows import BadRows
+from holdfast.runtime.lag import Lag
+from holdfast.runtime.quality import Verdicts
 
 log = logging.getLogger("holdfast.pipeline")
 
@@ -44,6 +47,9 @@ class EpochReport:
     rows: read from the sources, each once, however many branches they go through.
     watermark_us: what the epoch went by. lag_us: how far that is behind the newest event time seen.
     future: rows that lie too far ahead of the wall clock to move the watermark.
+    outdated: rows that came behind a newer one of their key, which `upsert` ignores.
+    bad: by source, rows that could not be read, with the first of them. expectations: by name, how
+    many rows met each and how many failed. lag: by source, what is left to read.
     """
 
     epoch: int
@@ -58,6 +64,10 @@ class EpochReport:
     watermark_us: int | None = None
     lag_us: int | None = None
     future: int = 0
+    outdated: int = 0
+    bad: dict[str, BadRows] = field(default_factory=dict)
+    expectations: dict[str, Verdicts] = field(default_factory=dict)
+    lag: dict[str, Lag] = field(default_factory=dict)
 
     @property
     def committed(self) -> bool:
@@ -78,10 +88,13 @@ class RunSummary:
     rows: int = 0
     changes: int = 0
     late: int = 0
+    outdated: int = 0
     resumed_from: int | None = None
     last_epoch: int | None = None
     milliseconds: float = 0.0
     notes: list[str] = field(default_factory=list)
+    bad: dict[str, int] = field(default_factory=dict)
+    expectations: dict[str, Verdicts] = field(default_factory=dict)
 
     def add(self, report: EpochReport) -> None:
         """Count one epoch."""
@@ -89,7 +102,12 @@ class RunSummary:
         self.rows += report.rows
         self.changes += report.changes
         self.late += report.late
+        self.outdated += report.outdated
         self.last_epoch = report.epoch
+        for source, bad in report.bad.items():
+            self.bad[source] = self.bad.get(source, 0) + bad.count
+        for name, outcome in report.expectations.items():
+            self.expectations[name] = self.expectations.get(name, Verdicts()) + outcome
 
 
 class Stopwatch:
@@ -135,10 +153,15 @@ def record_epoch(pipeline: str, report: EpochReport) -> None:
         keys=report.keys,
         late=report.late,
         future=report.future,
+        outdated=report.outdated or None,
         bytes_new=report.bytes_new,
         milliseconds=round(report.total_ms, 1),
         phases_ms={name: round(ms, 1) for name, ms in report.phases_ms.items()},
         backlog={name: b.total - b.done for name, b in report.backlog.items()},
+        lag={name: lag.facts() for name, lag in report.lag.items()},
+        bad={name: bad.count for name, bad in report.bad.items() if bad.count} or None,
+        failed={name: one.failed for name, one in report.expectations.items() if one.failed}
+        or None,
         watermark_us=report.watermark_us,
         checkpoint=report.checkpoint.id,
     )

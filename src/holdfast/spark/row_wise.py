@@ -48,7 +48,7 @@ _WHOLE = {
 _KEEPS_LEFT = ("Inner", "Cross", "LeftOuter", "LeftSemi", "LeftAnti", "ExistenceJoin", "LeftSingle")
 _KEEPS_RIGHT = ("Inner", "Cross", "RightOuter")
 _UNSTABLE = re.compile(
-    r"\b(rand|randn|randstr|uuid|uniform|shuffle|current_timestamp|current_date|current_time|now|"
+    r"\b(rand|randn|randstr|uuid|uniform|random|input_file_name|shuffle|current_timestamp|current_date|current_time|now|"
     r"localtimestamp|monotonically_increasing_id|spark_partition_id)\("
 )
 
@@ -78,13 +78,14 @@ def marked(frame: DataFrame) -> DataFrame:
     return frame.alias(STREAM)
 
 
-def check_row_wise(frame: DataFrame, step: str, *, retracts: bool) -> None:
+def check_row_wise(frame: DataFrame, step: str, *, retracts: bool, judged: bool = False) -> None:
     """Refuse a step that needs more than one row at a time, or changes what is retracted.
 
     Args:
         frame: what the step makes of a `marked` frame.
         step: how errors name it.
         retracts: the stream is a changelog.
+        judged: the step is an expectation, whose answer decides what becomes of a row.
     """
     for node in _plan(frame).walk():
         if not node.of_stream:
@@ -100,7 +101,15 @@ def check_row_wise(frame: DataFrame, step: str, *, retracts: bool) -> None:
                 remedy="use group_by(...).agg(...), distinct, top_k, latest or join, which keep "
                 "what they need from epoch to epoch",
             )
-        unstable = _UNSTABLE.search(node.text) if retracts else None
+        unstable = _UNSTABLE.search(node.text) if retracts or judged else None
+        if unstable is not None and judged:
+            raise InvalidInputError(
+                "an expectation must give one answer for one row, whenever it is asked",
+                kind="unstable_expectation",
+                step=step,
+                function=unstable.group(1),
+                remedy="use the row's own columns; compare times with a column of event time",
+            )
         if unstable is not None:
             raise InvalidInputError(
                 "a row of a changelog is retracted by its values, and this step gives others then",

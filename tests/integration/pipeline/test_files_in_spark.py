@@ -134,7 +134,7 @@ def test_failures_name_the_file_the_record_and_the_cause(spark, tmp_path) -> Non
     }
     for name, (text, word, line) in bad.items():
         write(tmp_path / name / name, text)
-        files = hf.sources.Files(tmp_path / name, schema="k long, x long")
+        files = hf.sources.Files(tmp_path / name, schema="k long, x long", on_bad="fail")
         error = failure(tmp_path, spark, files, name=name.replace(".", "-"))
         assert isinstance(error, InvalidInputError), error
         assert error.kind == "unreadable_file"

@@ -64,9 +64,10 @@ def test_csv_and_json_files_are_read_and_bad_rows_are_errors(spark, tmp_path) ->
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("a,1\nb,2\na,3\n")
     pipe = hf.Pipeline("p", store=tmp_path / "cp", spark=spark, partitions=2)
-    rows = pipe.source(
-        "in", hf.sources.Files(str(tmp_path / "in"), schema="k string, x long", format="csv")
+    files = hf.sources.Files(
+        tmp_path / "in", schema="k string, x long", format="csv", on_bad="fail"
     )
+    rows = pipe.source("in", files)
     rows.group_by("k").agg(s=hf.sum("x"), name="t")
     pipe.run()
     assert {r["k"]: r["s"] for r in pipe.view("t").to_arrow().to_pylist()} == {"a": 4, "b": 2}

@@ -168,6 +168,36 @@ def checked_format(given: str | None) -> Format | None:
     )
 
 
+_OWN_MODE = {"mode", "columnnameofcorruptrecord", "singlevariantcolumn"}
+
+
+def keeps_bad_rows(on_bad: str | None, given: Format | None, options: Mapping[str, str]) -> bool:
+    """Whether records that Spark cannot parse are kept as bad rows: by default, where it can be.
+
+    Args:
+        on_bad: "keep", "fail", or None for what is usual.
+        given: the format, where it was given.
+        options: of Spark's reader, checked. With a mode of their own Spark does as they say.
+    """
+    if on_bad not in (None, "keep", "fail"):
+        raise InvalidInputError(
+            "unknown way to treat rows that cannot be read",
+            kind="invalid_option",
+            on_bad=str(on_bad)[:60],
+            remedy="use keep or fail",
+        )
+    own = sorted(name for name in options if name.lower() in _OWN_MODE)
+    if on_bad is not None and own:
+        raise InvalidInputError(
+            "two ways to treat rows that cannot be read",
+            kind="invalid_option",
+            option=own[0],
+            on_bad=on_bad,
+            remedy="leave the option of the reader out, or on_bad",
+        )
+    return on_bad != "fail" and not own and given != "parquet"
+
+
 def checked_options(options: Mapping[str, Any], given: Format | None) -> dict[str, str]:
     """Options of Spark's reader, as text."""
     known = set().union(*_KNOWN.values()) if given is None else _KNOWN[given] | _ANY

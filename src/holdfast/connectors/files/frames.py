@@ -9,8 +9,9 @@ Spark takes the paths that it is given for patterns, and Hadoop cannot name some
 - Files below `column=value` directories are read with the source's directory as their base, those
   of one set of columns at a time: given several sets at once, Spark refuses or leaves files out.
 
-A record that cannot be read is looked for after the job has failed, never on the way: Spark says
-which file, not which line.
+A record that does not fit the schema is kept as a bad row, with what Spark and its values tell of
+the reason. Where a source is to fail instead, the record is looked for after the job has failed:
+Spark says which file, not which line.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.connectors.bad_rows import bad_row
 from holdfast.spark.classic import NO_PATTERNS, RAW_FILES
+from holdfast.spark.ddl import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -33,7 +36,8 @@ log = logging.getLogger("holdfast.pipeline")
 _SHOWN = 120
 _LINES_MAX = 5_000_000
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
-_BAD = "__hf_bad"
+_BAD = "__hf_corrupt"
+_ORIGIN = "_metadata.file_path"
 
 
 def escaped(path: str) -> str:
@@ -72,11 +76,17 @@ class FileFrames:
         columns: Sequence[str],
         format: str,  # noqa: A002
         options: Mapping[str, str],
+        keeps_bad: bool = False,
     ) -> None:
-        """base: the directory or prefix, as Spark is to see it."""
+        """base: the directory or prefix, as Spark is to see it. keeps_bad: as bad rows."""
         self._base, self._local, self._schema = base.rstrip("/"), local, schema
         self._columns, self._format = list(columns), format
-        self._options = {**({} if format == "parquet" else {"mode": "FAILFAST"}), **options}
+        mode = {} if format == "parquet" else {"mode": "FAILFAST"}
+        if keeps_bad:
+            mode = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BAD}
+        self._kept_schema = f"{schema}, {quoted(_BAD)} string" if keeps_bad else schema
+        self._keeps_bad = keeps_bad
+        self._options = {**mode, **options}
         self._plain: tuple[SparkSession, DataFrameReader] | None = None
 
     def url(self, path: str) -> str:
@@ -107,7 +117,8 @@ class FileFrames:
         if way == "usual:" and not columns:
             if self._plain is None or self._plain[0] is not spark:
                 self._plain = spark, self._reader(spark, {})
-            return self._plain[1].load(self._texts(paths))
+            frame = self._plain[1].load(self._texts(paths))
+            return frame.selectExpr(*self._parts()) if self._keeps_bad else frame
         options: dict[str, str] = {} if way == "usual:" else dict(RAW_FILES)
         alone = way not in ("usual:", "raw:")
         if alone:
@@ -116,7 +127,16 @@ class FileFrames:
             options["basePath"] = self.url("").rstrip("/")
         reader = self._reader(spark, options)
         frame = reader.load([self.url(path) for path in paths] if alone else self._texts(paths))
-        return frame.select(*(f"`{name.replace('`', '``')}`" for name in self._columns))
+        return frame.selectExpr(*self._parts())
+
+    def _parts(self) -> list[str]:
+        """The declared columns in their order, and what could not be read."""
+        parts = [quoted(name) for name in self._columns]
+        if not self._keeps_bad:
+            return parts
+        bad = quoted(_BAD)
+        reason = _reason(self._columns, self._format)
+        return [*parts, bad_row(f"{bad} IS NOT NULL", raw=bad, origin=_ORIGIN, reason=reason)]
 
     def _texts(self, paths: list[str]) -> str | list[str]:
         texts = [escaped(self.url(path)) for path in paths]
@@ -134,7 +154,37 @@ class FileFrames:
 
     def _reader(self, spark: SparkSession, more: Mapping[str, str]) -> DataFrameReader:
         options = {**self._options, **more}
-        return spark.read.schema(self._schema).options(**options).format(self._format)
+        return spark.read.schema(self._kept_schema).options(**options).format(self._format)
+
+
+def _reason(columns: Sequence[str], format: str) -> str:  # noqa: A002
+    """Why a record could not be read, in SQL: Spark keeps the values that it could read."""
+    record = quoted(_BAD)
+    if format == "csv":
+        empty = [f"CASE WHEN {quoted(n)} IS NULL THEN {_text(n)} END" for n in columns]
+        return (
+            f"concat('not a record of the schema; without a value: ', "
+            f"coalesce(nullif(concat_ws(', ', {', '.join(empty)}), ''), 'none'))"
+        )
+    lost = [
+        f"CASE WHEN {quoted(n)} IS NULL AND get_json_object({record}, {_text(_path(n))}) "
+        f"IS NOT NULL THEN {_text(n)} END"
+        for n in columns
+        if "'" not in n
+    ]
+    return (
+        f"CASE WHEN get_json_object({record}, '$') IS NULL THEN 'not JSON' "
+        f"ELSE concat('values that do not fit their columns: ', "
+        f"coalesce(nullif(concat_ws(', ', {', '.join(lost) or 'NULL'}), ''), 'not told')) END"
+    )
+
+
+def _path(name: str) -> str:
+    return f"$['{name}']"
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def bad_record(

@@ -17,10 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Draft, StoreReader
 from holdfast.clock import Clock, SystemClock
-from holdfast.connectors.base import Backlog, Source, SourceReader, Split
+from holdfast.connectors.bad_rows import BAD_SCHEMA
+from holdfast.connectors.base import Backlog, OnBad, Source, SourceReader, Split
 from holdfast.connectors.files.after_read import AfterRead, Cleaner, checked_archive
 from holdfast.connectors.files.file_log import FileLog, Seen, content_digest, file_groups
-from holdfast.connectors.files.formats import FormatGuess, checked_format, checked_options
+from holdfast.connectors.files.formats import (
+    FormatGuess,
+    checked_format,
+    checked_options,
+    keeps_bad_rows,
+)
 from holdfast.connectors.files.frames import FileFrames, bad_record, footer_rows
 from holdfast.connectors.files.listing import FileListing, Lister, stat_entry
 from holdfast.connectors.locations import Location, Use
@@ -69,6 +75,9 @@ class Files(Source):
         checkpoint would read them again.
     on_change: what to do about other bytes under the name of a file that was read: "refuse", or
         "keep" what was read and leave the new bytes unread.
+    on_bad: what to do about records of JSON and CSV that do not fit the schema: "keep" gives them
+        to `stream.bad`, the usual way; "fail" fails the epoch. With a `mode` among the options
+        Spark does as that says.
     """
 
     kind = "files"
@@ -90,6 +99,7 @@ class Files(Source):
         after_read: AfterRead = "keep",
         archive: str | PathLike[str] | None = None,
         on_change: OnChange = "refuse",
+        on_bad: OnBad | None = None,
         storage_options: Mapping[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -116,6 +126,8 @@ class Files(Source):
         self.after_read: AfterRead = after_read
         self.archive = checked_archive(self.path, after_read, archive)
         self.options = checked_options(value_map(options, "options"), self.format)
+        self.keeps_bad = keeps_bad_rows(on_bad, self.format, self.options)
+        self.bad = BAD_SCHEMA if self.keeps_bad else None
         self.storage_options = value_map(storage_options, "storage_options")
         self.clock = clock or SystemClock()
         self._names = ddl_columns(self.schema_text, f"files {path}")
@@ -315,6 +327,7 @@ class FilesReader(SourceReader):
                 columns=self._source.all_columns(),
                 format=self._guess.format,
                 options=self._source.options,
+                keeps_bad=self._source.keeps_bad and self._guess.format != "parquet",
             )
         return self._frames.read(spark, [entry.path for entry in split.detail])
 
@@ -382,9 +395,12 @@ class FilesReader(SourceReader):
         return [Split(self._name, None, sum(e.size for e in some), some) for some in pieces]
 
     def backlog(self) -> Backlog:
-        """Bytes."""
-        waiting = sum(entry.size for entry in self._waiting)
-        return Backlog(self._log.bytes_read, self._log.bytes_read + waiting, "bytes")
+        """Bytes, and the age of the oldest file that is not read."""
+        waiting = self._waiting
+        size, read = sum(entry.size for entry in waiting), self._log.bytes_read
+        times = [entry.modified_us for entry in waiting if entry.modified_us is not None]
+        seconds = max(0, self._source.clock.wall_us() - min(times)) / 1e6 if times else None
+        return Backlog(read, read + size, "bytes", seconds=seconds)
 
     # What went wrong
 

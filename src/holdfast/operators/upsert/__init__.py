@@ -1,0 +1,1 @@
+"""`upsert`: declared in `declare`, given types in `analyze`, run by `execute`."""
