@@ -276,6 +276,7 @@ apply_result | InvalidInput | the user function returned something of another sh
 apply_unknown_key | InvalidInput | the user function returned state of a key that it was not asked about | return only keys of `context.keys`
 bad_rows | InvalidInput | a source with `on_bad="fail"` has rows that cannot be read; one is shown | mend them, or `on_bad="keep"` and `stream.bad`
 bad_token | Corruption | a sink token cannot be read | use the version that wrote it
+broken_connector | InvalidInput | a connector of another package cannot be loaded, or is none | the message names the package: reinstall or remove it
 cannot_compact | InvalidInput | compaction was asked of an output that has none: an object store, an upsert output | compact a changelog on a local disk
 cannot_set_aside | Refused | an upsert output cannot do without an epoch | rebuild it: `outputs={"sink": "adopt"}`
 changes_refused | Incompatible | the pipeline has changed in a way that the old state cannot follow | give the changed part a new name; the reasons are listed
@@ -283,6 +284,7 @@ column_collision | InvalidInput | both sides of a join have a column of this nam
 column_without_session | InvalidInput | the session in which a PySpark Column was made is gone | make the Column and run the pipeline in one session, or write SQL text
 column_without_text | InvalidInput | Spark gives a Column another text in every process, so it cannot be in the fingerprint | write SQL text, or `transform(function, text="...")`
 columns_differ | InvalidInput | streams that are put together or compared have different columns | bring them to the same names with `select`
+connector_clash | InvalidInput | two packages give a connector of one name | remove one, or import the class from its package
 dedupe_of_changes | InvalidInput | dedupe takes the first row for good, but these rows can be retracted | use distinct, or dedupe earlier
 duplicate_column | InvalidInput | two columns have one name | rename one
 expectation_failed | InvalidInput | rows fail an expectation with `on_fail="fail"`; nothing of the epoch was kept | mend the rows, or `on_fail="quarantine"`

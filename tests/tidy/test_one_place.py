@@ -65,7 +65,14 @@ def test_every_exception_is_still_needed() -> None:
 def test_the_runtime_knows_the_contract_of_connectors_and_no_connector() -> None:
     """Outside of its room a connector is imported by public names alone."""
     contract = {
-        f"holdfast.connectors.{name}" for name in ("bad_rows", "base", "locations", "staging")
+        f"holdfast.connectors.{name}"
+        for name in (
+            "bad_rows",
+            "base",
+            "locations",
+            "plugins",
+            "staging",
+        )
     }
     strangers = []
     for path in MODULES:

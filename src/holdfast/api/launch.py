@@ -33,6 +33,7 @@ from holdfast.runtime.checkpoint_marks import check_tables, checked_marks, table
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
+from holdfast.runtime.lag import Lag, LagMeter
 from holdfast.runtime.locations import check_locations
 from holdfast.runtime.output_manager import Outputs
 from holdfast.runtime.outputs import Wish
@@ -147,6 +148,20 @@ class Launch:
                 store=self.place.url,
                 remedy="run it first, or correct the store's address",
             ) from error
+
+    def lag(self) -> dict[str, Lag]:
+        """What every source has left behind the newest checkpoint; nothing is read or committed."""
+        readers = self.open_sources()
+        try:
+            store: StoreReader | None = self.reader()
+            manifest = store.manifest("latest") if store is not None else None
+        except NotFoundError:
+            store = manifest = None
+        for reader in readers.values():
+            if store is not None and manifest is not None:
+                reader.restore(manifest, store)
+            reader.plan()  # only a look at what is there now
+        return LagMeter(self.clock).measure(readers)[1]
 
     def view(self, resolved: Analyzed, reader: StoreReader, at: str | Summary) -> View:
         """What an operator's state shows."""

@@ -7,12 +7,13 @@ from contextvars import ContextVar
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.checked import check_connector, check_partitions
 from holdfast.api.graph import DRAWN_MAX, PipelineGraph, pipeline_graph
 from holdfast.api.launch import CheckpointRef, Launch, RunOptions, store_location
 from holdfast.api.spelling import keywords
 from holdfast.api.stream import Stream
 from holdfast.api.view import View
-from holdfast.arguments import instance_of, value_map, whole_number
+from holdfast.arguments import instance_of, value_map
 from holdfast.checkpoint import StoreReader
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import Clock, SystemClock
@@ -25,6 +26,7 @@ from holdfast.operators.base import Analyzed
 from holdfast.operators.declaration import SinkNode, SourceNode, checked_names
 from holdfast.runtime.analysis import analyze
 from holdfast.runtime.graph import Graph
+from holdfast.runtime.lag import Lag
 from holdfast.runtime.outputs import Wish
 from holdfast.runtime.report import CheckpointReport, EpochReport, RunSummary
 from holdfast.settings import Settings
@@ -83,7 +85,7 @@ class Pipeline:
         self.name = name
         given = Settings() if settings is None else settings
         self.settings = instance_of(given, Settings, "settings", "hf.Settings(...)").for_pipeline()
-        self._partitions = None if partitions is None else _check_partitions(partitions)
+        self._partitions = None if partitions is None else check_partitions(partitions)
         if not self.settings.incremental:
             raise InvalidInputError(
                 "a pipeline's checkpoints are incremental",
@@ -164,7 +166,7 @@ class Pipeline:
             >>> pipe.source("visits", files, event_time="at", delay="10 minutes").columns
             ['customer', 'at']
         """
-        _check_connector(connector, Source, "source", name)
+        check_connector(connector, Source, "source", name)
         node = SourceNode(
             columns=connector.columns(),
             retracts=connector.weight is not None,
@@ -209,7 +211,7 @@ class Pipeline:
                 sink=name,
                 remedy="give a stream of this pipeline",
             )
-        _check_connector(connector, Sink, "sink", name)
+        check_connector(connector, Sink, "sink", name)
         node = SinkNode(
             columns=stream.columns,
             retracts=stream.node.retracts,
@@ -233,7 +235,7 @@ class Pipeline:
             >>> pipe.configure(partitions=8)
         """
         if partitions is not None:
-            self._partitions = _check_partitions(partitions)
+            self._partitions = check_partitions(partitions)
         if master is not None:
             self._master = master
 
@@ -404,6 +406,21 @@ class Pipeline:
         """
         return self._launch.compact_output(sink, takeover=takeover)
 
+    def lag(self) -> dict[str, Lag]:
+        """What every source has left behind the newest checkpoint, asked now; Spark is not needed.
+
+        Returns:
+            By source, rows, bytes and seconds, as far as they are known without reading.
+
+        Raises:
+            HoldfastError: a source cannot be looked at.
+
+        Example:
+            >>> pipe.lag()["orders"].bytes
+            0
+        """
+        return self._launch.lag()
+
     def _count(self, spark: SparkSession) -> int:
         if self._partitions is not None:
             return self._partitions
@@ -480,20 +497,3 @@ class Pipeline:
         reader = self.reader()
         at_summary = find_checkpoint(reader, at, self._launch.clock.wall_us())
         return self._launch.view(resolved, reader, at_summary)
-
-
-def _check_connector(connector: object, wanted: type, what: str, name: str) -> None:
-    if not isinstance(connector, wanted):
-        raise InvalidInputError(
-            f"not a {what}",
-            kind="not_a_connector",
-            **{what: name},
-            value=repr(connector)[:80],
-            remedy=f"give one of hf.{what}s, or a class of your own that is a {wanted.__name__}",
-        )
-
-
-def _check_partitions(partitions: int) -> int:
-    return whole_number(
-        partitions, "partitions", least=1, most=VNODE_COUNT, kind="invalid_partitions"
-    )

@@ -77,7 +77,7 @@ class EpochTable:
         write(
             f"epoch {report.epoch}: {report.rows} rows, {report.keys} keys, "
             f"{report.changes} changes, {report.late} late, {report.bytes_new} bytes, "
-            f"{report.total_ms:.0f} ms ({phases}){_time(report)}{_lag(report)}\n"
+            f"{report.total_ms:.0f} ms ({phases}){_time(report)}{_lag(report)}{_odd(report)}\n"
         )
 
     def _refresh(self) -> None:
@@ -97,6 +97,9 @@ class EpochTable:
             if backlog.total:
                 full = min(_BAR, _BAR * backlog.done // backlog.total)
                 text = f"{name}: {backlog.done} of {backlog.total} {backlog.unit}"
+                lag = self._rows[-1].lag.get(name)
+                if lag is not None and lag.facts() and any(lag.facts().values()):
+                    text += f"; behind by {lag}"
                 yield line(cut(text, width()))
                 yield line(("━" * full, "green"), "━" * (_BAR - full))
         if self._note:
@@ -133,8 +136,21 @@ def _time(report: EpochReport) -> str:
 
 def _lag(report: EpochReport) -> str:
     left = [
-        f"{name}: {b.total - b.done} {b.unit} left"
+        f"{name}: {report.lag[name] if name in report.lag else f'{b.total - b.done} {b.unit}'} left"
         for name, b in report.backlog.items()
         if b.total > b.done
     ]
     return f"; {', '.join(left)}" if left else ""
+
+
+def _odd(report: EpochReport) -> str:
+    """Rows that were not as they should be."""
+    parts = [f"{name}: {bad.count} bad rows" for name, bad in report.bad.items() if bad.count]
+    parts += [
+        f"{name}: {verdicts.failed} rows failed"
+        for name, verdicts in report.expectations.items()
+        if verdicts.failed
+    ]
+    if report.outdated:
+        parts.append(f"{report.outdated} outdated")
+    return f"; {', '.join(parts)}" if parts else ""

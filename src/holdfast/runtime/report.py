@@ -95,6 +95,7 @@ class RunSummary:
     notes: list[str] = field(default_factory=list)
     bad: dict[str, int] = field(default_factory=dict)
     expectations: dict[str, Verdicts] = field(default_factory=dict)
+    lag: dict[str, Lag] = field(default_factory=dict)
 
     def add(self, report: EpochReport) -> None:
         """Count one epoch."""
@@ -104,6 +105,7 @@ class RunSummary:
         self.late += report.late
         self.outdated += report.outdated
         self.last_epoch = report.epoch
+        self.lag = dict(report.lag)
         for source, bad in report.bad.items():
             self.bad[source] = self.bad.get(source, 0) + bad.count
         for name, outcome in report.expectations.items():

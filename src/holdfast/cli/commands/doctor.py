@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from holdfast.cli.app import argument, command, flag
+from holdfast.cli.app import option as named_option
 from holdfast.cli.output import Value, emit
 from holdfast.cli.render import BAD, DIM, GOOD, WARN, Line, line, width, wrapped
 from holdfast.cli.targets import client_option, is_object, json_option, open_root, parse_options
@@ -58,9 +59,18 @@ class Diagnosis(Value, frozen=True, kw_only=True, tag="holdfast.doctor/1", tag_f
     checks: list[Check]
 
 
-def diagnose(store: str | None, options: dict[str, Any], *, start_spark: bool = False) -> Diagnosis:
+def diagnose(
+    store: str | None,
+    options: dict[str, Any],
+    *,
+    start_spark: bool = False,
+    pipeline: str | None = None,
+) -> Diagnosis:
     """Look at the machine and, if one is given, at a store."""
     checks = [python(), *packages(), *spark(), java(), fast_paths(start=start_spark)]
+    checks += connectors()
+    if pipeline is not None:
+        checks += source_lag(pipeline)
     if store is None:
         checks.append(Check(name="store", status="skipped", found="no STORE was given to try"))
     else:
@@ -157,6 +167,37 @@ def fast_paths(*, start: bool) -> Check:
         found=f"off: {'; '.join(off)}; on: {on or 'none'}",
         remedy="pipelines run all the same; a supported Spark runs them faster",
     )
+
+
+def connectors() -> Iterator[Check]:
+    """Sources and sinks of other packages: which there are, and which cannot be used."""
+    from holdfast.connectors.plugins import GROUPS, faults, own_names, plugins
+
+    for group in GROUPS:
+        name, own, wrong = group.replace("holdfast.", ""), own_names(group), faults(group)
+        offered = [f"{one.name} ({one.origin})" for one in plugins(group) if one.name not in wrong]
+        found = ", ".join([*own, *offered])
+        yield Check(name=name, status="ok", found=found)
+        for connector, reason in wrong.items():
+            yield Check(
+                name=name,
+                status="warning",
+                found=f"{connector}: {reason}",
+                remedy="pipelines that do not use it run all the same",
+            )
+
+
+def source_lag(file: str) -> Iterator[Check]:
+    """What every source of a pipeline has left behind the newest checkpoint."""
+    from holdfast.cli.commands.run import load_pipeline
+
+    try:
+        lags = load_pipeline(file).lag()
+    except HoldfastError as error:
+        yield Check(name="lag", status="problem", found=_sentence(error), remedy=error.remedy or "")
+        return
+    for name, lag in lags.items():
+        yield Check(name="lag", status="ok", found=f"{name}: {lag}")
 
 
 def java() -> Check:
@@ -370,7 +411,7 @@ def diagnosis_lines(value: Diagnosis) -> Iterator[Line]:
         yield line(("everything needed is here", GOOD))
 
 
-@command("holdfast doctor s3://bucket/checkpoints")
+@command("holdfast doctor s3://bucket/checkpoints", "holdfast doctor --pipeline orders.py")
 @argument(
     "store",
     "STORE",
@@ -378,13 +419,23 @@ def diagnosis_lines(value: Diagnosis) -> Iterator[Line]:
     required=False,
 )
 @flag("--spark", "start_spark", help="Also start Spark and try its fast paths: some 20 s.")
+@named_option(
+    "--pipeline", metavar="FILE", help="Also tell the lag of every source of this pipeline."
+)
 @json_option
 @client_option
-def doctor(*, store: str | None, start_spark: bool, as_json: bool, option: Sequence[str]) -> bool:
+def doctor(
+    *,
+    store: str | None,
+    start_spark: bool,
+    pipeline: str | None,
+    as_json: bool,
+    option: Sequence[str],
+) -> bool:
     """Check Java, Spark, packages and, with a STORE, disk or object store and permissions.
 
     Exit 1 when something that is needed is missing or does not work.
     """
-    value = diagnose(store, parse_options(option), start_spark=start_spark)
+    value = diagnose(store, parse_options(option), start_spark=start_spark, pipeline=pipeline)
     emit(value, diagnosis_lines, as_json=as_json)
     return not value.ok

@@ -33,6 +33,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.report import EpochReport, RunSummary
 
 
+class Judged(Value, frozen=True, kw_only=True):
+    """How many rows met an expectation, and how many failed."""
+
+    passed: int
+    failed: int
+
+
 class Run(Value, frozen=True, kw_only=True, tag="holdfast.run/1", tag_field="schema"):
     """`holdfast run FILE`."""
 
@@ -40,6 +47,10 @@ class Run(Value, frozen=True, kw_only=True, tag="holdfast.run/1", tag_field="sch
     rows: int
     changes: int
     late: int
+    outdated: int
+    bad: dict[str, int]
+    expectations: dict[str, Judged]
+    lag: dict[str, dict[str, float]]
     resumed_from: int | None
     last_epoch: int | None
     seconds: float
@@ -228,6 +239,13 @@ def _value(summary: RunSummary | None) -> Run:
         rows=summary.rows,
         changes=summary.changes,
         late=summary.late,
+        outdated=summary.outdated,
+        bad=dict(summary.bad),
+        expectations={
+            name: Judged(passed=one.passed, failed=one.failed)
+            for name, one in summary.expectations.items()
+        },
+        lag={name: dict(lag.facts()) for name, lag in summary.lag.items()},
         resumed_from=summary.resumed_from,
         last_epoch=summary.last_epoch,
         seconds=round(summary.milliseconds / 1_000, 3),
