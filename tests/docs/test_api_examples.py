@@ -27,6 +27,7 @@ FUNCTIONS = [
 ]
 NO_RAISES = {"graph", "explain", "text", "mermaid", "svg"}  # nothing of the user can be wrong
 HAS_RUN = {
+    "holdfast.api.pipeline.Pipeline.lag",
     "holdfast.connectors.parquet.changelog.read_changelog",
     "holdfast.api.pipeline.Pipeline.compact_output",
     "holdfast.api.pipeline.Pipeline.plan_outputs",
