@@ -18,26 +18,24 @@ import msgspec
 
 from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.checkpoint.directory import PipelineDirectory
-from holdfast.checkpoint.segments import KeptSegment, arrange, segments_of
+from holdfast.checkpoint.draft_files import DraftFiles
+from holdfast.checkpoint.segments import write_segment
 from holdfast.errors import HoldfastError, InvalidInputError
 from holdfast.format import paths
 from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex, storable, wrong_type
 from holdfast.format.documents import Counts, Replay
+from holdfast.format.inventory import Inventory, Key
 from holdfast.format.manifest import (
     FileEntry,
     InlineState,
     Manifest,
     OperatorEntry,
     PackedState,
-    Segment,
-    SegmentEntry,
     SinkEntry,
     SourceEntry,
     TraceKind,
     Versions,
-    segment_bytes,
-    segment_file,
-    with_segments,
+    with_inventory,
 )
 from holdfast.format.position import Position
 from holdfast.format.topology import Topology, fingerprint
@@ -79,7 +77,7 @@ class Draft:
         self._known = {part.name: part.kind for part in topology.parts}
         self._sources: dict[str, SourceEntry] = {}
         self._operators: dict[str, OperatorEntry] = {}
-        self._files: dict[str, list[FileEntry]] = {}
+        self._files = DraftFiles()
         self._offsets: dict[str, FileEntry] = {}
         self._packs: dict[str, FileEntry] = {}
         self._large: dict[str, bytes] = {}
@@ -89,7 +87,6 @@ class Draft:
         self._watermark_us: int | None = None
         self._log: Position | None = None
         self._processed = 0
-        self._segments: list[KeptSegment] = []
         self.finished = False
         if parent is not None:
             self._inherit(parent)
@@ -109,17 +106,12 @@ class Draft:
         if not self._settings.incremental:
             return
         self._operators = {e.name: e for e in parent.operators if e.name in self._known}
-        self._segments = segments_of(parent)
-        for entry in parent.files:
-            if entry.kind == "segment":
-                continue
+        for entry in parent.inventory.other:
             if entry.kind == "pack":
                 self._packs[entry.path] = entry
-            elif entry.kind == "offsets":
-                if entry.operator in self._known:
-                    self._offsets[str(entry.operator)] = entry
-            elif entry.operator in self._operators:
-                self._files.setdefault(str(entry.operator), []).append(entry)
+            elif entry.kind == "offsets" and entry.operator in self._known:
+                self._offsets[str(entry.operator)] = entry
+        self._files = DraftFiles(parent.inventory, operators=self._operators)
 
     # What a caller sets
 
@@ -183,9 +175,18 @@ class Draft:
         )
         self._operators[name] = storable(entry, OperatorEntry, "operator", name)
         if files is not None:
-            self._files[name] = []
-        for file in files or ():
-            self.add_file(file)
+            self._replace_files(name, [*files])
+
+    def _replace_files(self, name: str, files: list[FileEntry]) -> None:
+        for entry in files:
+            if not isinstance(entry, FileEntry) or not isinstance(entry.path, str):
+                storable(entry, FileEntry, "file", str(getattr(entry, "path", entry)))
+        own = [entry for entry in files if entry.operator == name]
+        for entry in self._files.replace(name, own):
+            self._check_file(entry)
+        for entry in files:
+            if entry.operator != name:
+                self.add_file(entry)
 
     def put_small(self, name: str, data: bytes, *, version: int = 1, keys: int = 0) -> None:
         """Small state of an operator: inline or packed, whichever fits its size."""
@@ -193,7 +194,7 @@ class Draft:
         if not isinstance(data, bytes):
             raise wrong_type("small state", name, f"bytes are needed, not {type(data).__name__}")
         self._large.pop(name, None)
-        self._files.pop(name, None)
+        self._files.replace(name, ())
         small = None
         if len(data) <= self._settings.inline_bytes_max:
             small = InlineState(data=data, sha256=sha256_hex(data))
@@ -206,6 +207,22 @@ class Draft:
 
     def add_file(self, entry: FileEntry) -> None:
         """One more run of an operator, newest last; written by this checkpoint or inherited."""
+        self._check_file(entry)
+        self._files.add(entry)
+
+    def remove_files(self, operator: str, files: Iterable[Key]) -> None:
+        """These runs of an operator leave, by pipeline (None: this one) and path."""
+        self._files.remove(operator, files)
+
+    def inherits_files(self, operator: str) -> bool:
+        """Whether the draft began with the runs that its parent has of an operator."""
+        return operator in self._files.inherited
+
+    def count_files(self, operator: str) -> int:
+        """How many runs an operator has now."""
+        return self._files.tally(operator).files
+
+    def _check_file(self, entry: FileEntry) -> None:
         storable(entry, FileEntry, "file", str(entry.path))
         name = entry.operator or ""
         if name not in self._operators:
@@ -224,7 +241,6 @@ class Draft:
                 path=entry.path,
                 remedy="write a full snapshot, or set incremental=True",
             )
-        self._files.setdefault(name, []).append(entry)
 
     def inherit(self, entry: FileEntry) -> None:
         """One run of an earlier checkpoint, in its place between the others."""
@@ -232,7 +248,7 @@ class Draft:
 
     def reset_files(self, operator: str) -> None:
         """Forget the inherited runs of an operator, before a new snapshot."""
-        self._files[operator] = []
+        self._files.replace(operator, ())
 
     def put_offsets(self, source: str, data: bytes) -> str:
         """Write positions of a source that are too large for the manifest; returns their path."""
@@ -362,18 +378,24 @@ class Draft:
     ) -> Manifest:
         """Write what is still in memory, and describe the whole as a manifest."""
         operators = self._pack()
-        files = self._inventory(operators)
         own = self._prefix()
-        plan = arrange(files, self._segments)
-        new_segments = [self._write_segment(entries) for entries in plan.new]
-        segments = [*(kept.entry for kept in plan.kept), *(kept.entry for kept in new_segments)]
-        files += [segment_file(entry) for entry in segments]
+        plan = self._files.arrange([entry.name for entry in operators], self._others(operators))
+        new = [
+            write_segment(
+                self._storage,
+                self._directory,
+                paths.segment(self.checkpoint, self._ids.token()),
+                entries,
+            )
+            for entries in plan.new
+        ]
+        tallies = self._files.by_operator
+        inventory = Inventory([*plan.kept, *new], plan.listed, by_operator=tallies)
+        written = [*(e for part in new for e in (part.file, *part)), *plan.listed]
         operators = [
             entry
             if entry.trace == "small"
-            else msgspec.structs.replace(
-                entry, bytes=sum(file.size for file in self._files.get(entry.name, ()))
-            )
+            else msgspec.structs.replace(entry, bytes=self._files.tally(entry.name).bytes)
             for entry in operators
         ]
         manifest = Manifest(
@@ -391,40 +413,24 @@ class Draft:
             versions=versions,
             parent=self.parent,
             label=self.label,
-            incremental=any(not e.path.startswith(own) or e.kind == "delta" for e in files),
+            incremental=bool(plan.kept)
+            or any(not e.path.startswith(own) or e.kind == "delta" for e in written),
             watermark_us=self._watermark_us,
             log=self._log,
             processed=self._processed,
             rows=sum(entry.rows for entry in operators),
             keys=sum(entry.keys for entry in operators),
-            bytes_new=sum(e.size for e in files if e.pipeline is None and e.path.startswith(own)),
-            bytes_total=sum(entry.size for entry in files),
+            bytes_new=sum(e.size for e in written if e.pipeline is None and e.path.startswith(own)),
+            bytes_total=inventory.bytes,
             sources=[self._sources[name] for name in sorted(self._sources)],
             operators=operators,
             sinks=[self._sinks[name] for name in sorted(self._sinks)],
             listed=plan.listed,
-            segments=segments,
+            segments=[part.entry for part in inventory.parts],
             counts=counts_of(operators),
             properties=self._properties,
         )
-        contents = [kept.segment for kept in (*plan.kept, *new_segments)]
-        return with_segments(manifest, contents) if segments else manifest
-
-    def _write_segment(self, entries: list[FileEntry]) -> KeptSegment:
-        """A list of files as a file of its own, durable with the others."""
-        path = paths.segment(self.checkpoint, self._ids.token())
-        segment = Segment(format=FORMAT_VERSION, sha256=NO_DIGEST, files=entries)
-        data = segment_bytes(segment)
-        with ArtifactWriter(self._storage, self._directory.at(path)) as writer:
-            writer.write(data)
-        entry = SegmentEntry(
-            path=path,
-            size=writer.size,
-            sha256=writer.sha256,
-            files=len(entries),
-            bytes=sum(file.size for file in entries),
-        )
-        return KeptSegment(entry, segment)
+        return with_inventory(manifest, inventory)
 
     def _pack(self) -> list[OperatorEntry]:
         """Put all small states that are too large to be inline into one file."""
@@ -446,11 +452,10 @@ class Draft:
             self._large = {}
         return [self._operators[name] for name in sorted(self._operators)]
 
-    def _inventory(self, operators: list[OperatorEntry]) -> list[FileEntry]:
-        """Runs by operator, oldest first; then the packs and offsets that something refers to."""
-        files = [entry for operator in operators for entry in self._files.get(operator.name, ())]
+    def _others(self, operators: list[OperatorEntry]) -> list[FileEntry]:
+        """The packs and offsets that something refers to."""
         used = {e.small.path for e in operators if isinstance(e.small, PackedState)}
-        files.extend(self._packs[path] for path in sorted(used) if path in self._packs)
+        files = [self._packs[path] for path in sorted(used) if path in self._packs]
         logs = {getattr(entry.position, "log", None) for entry in self._sources.values()}
         files.extend(entry for _, entry in sorted(self._offsets.items()) if entry.path in logs)
         return files

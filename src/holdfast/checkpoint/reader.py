@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.checkpoint.commit.catalog import REBUILD, CatalogState, load_catalog
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reference import Ref, find_checkpoint
-from holdfast.checkpoint.segments import load_segments
+from holdfast.checkpoint.segments import Segments, load_segments
 from holdfast.clock import SystemClock
 from holdfast.errors import (
     CorruptionError,
@@ -208,8 +208,11 @@ class StoreReader:
             )
         return [*reversed(state.live)]
 
-    def manifest(self, ref: Ref | Summary) -> Manifest:
-        """The manifest of a checkpoint, checked against the catalog's digest."""
+    def manifest(self, ref: Ref | Summary, *, segments: Segments | None = None) -> Manifest:
+        """The manifest of a checkpoint, checked against the catalog's digest.
+
+        segments: known ones, which are not read again; what is read is added.
+        """
         summary = ref if isinstance(ref, Summary) else self.resolve(ref)
         path = paths.manifest(summary.checkpoint)
         try:
@@ -234,12 +237,12 @@ class StoreReader:
                 remedy="run `holdfast recover --plan` to see the newest intact checkpoint",
             )
         manifest = parse_manifest(data, self.directory.at(path), summary.checkpoint)
-        return self._checked(self._whole(manifest))
+        return self._checked(self._whole(manifest, segments))
 
-    def _whole(self, manifest: Manifest) -> Manifest:
+    def _whole(self, manifest: Manifest, segments: Segments | None) -> Manifest:
         """With what its segments list; a checkpoint that was retired meanwhile has none."""
         try:
-            return load_segments(self.directory, manifest)
+            return load_segments(self.directory, manifest, known=segments)
         except CorruptionError as error:
             if error.kind == "missing" and self.retired([manifest.checkpoint]):
                 raise retired_error(manifest.checkpoint) from None

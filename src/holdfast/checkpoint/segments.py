@@ -1,8 +1,10 @@
 """Segments: long inventories as immutable lists that manifests share.
 
 Invariants:
-- A segment is kept only while every file that it lists is in the inventory; otherwise what is left
-  of it is listed again. So the inventory is always exactly segments and list, nothing twice.
+- The inventory is exactly what is left of the segments, and the list: nothing twice.
+- What a commit writes follows what changed. A file that leaves a segment is named by its place; a
+  segment that lost many is dissolved, so that each file that leaves costs a bounded number of
+  entries that are written again.
 - Only files that need no order lie in segments: runs that say their epochs, and numbered blobs.
 - A segment is read with the digest that the manifest has for it: damage in it is damage of every
   checkpoint that refers to it.
@@ -12,83 +14,79 @@ Spec: spec/format-v2.md, section 3.5.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 
+from holdfast.checkpoint.artifact import ArtifactWriter
 from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.errors import CorruptionError, HoldfastError, NotFoundError
-from holdfast.format.canonical import sha256_hex
+from holdfast.format.canonical import FORMAT_VERSION, NO_DIGEST, sha256_hex
+from holdfast.format.inventory import FileEntry, Segment, SegmentEntry, SharedPart
 from holdfast.format.manifest import (
     MANIFEST_BYTES_MAX,
-    FileEntry,
     Manifest,
-    Segment,
-    SegmentEntry,
     parse_segment,
+    segment_bytes,
     with_segments,
 )
+from holdfast.storage.base import Storage
 
-LISTED_MAX = 2_048
-"""A manifest that would list more files itself puts the oldest into segments."""
+LISTED_MAX = 256
+"""A manifest that would list more files itself puts them into a segment. More: fewer segments to
+read when a store is opened; fewer: less in every manifest."""
 SEGMENT_FILES = 1_024
-"""Files of a segment. More: fewer requests to open a store; fewer: less written again when one of
-them goes."""
+"""Files of a segment, at most. More: fewer requests to open a store; fewer: less written again when
+it is dissolved."""
+SMALL_SEGMENTS = 8
+"""Segments of less than half the size become larger ones when there are so many."""
+GONE_MAX = 128
+"""A segment that lost more files than this, or half of them, is dissolved. More: less is written
+again; fewer: less in every manifest."""
 
-
-@dataclass(frozen=True, slots=True)
-class KeptSegment:
-    """A segment with what it lists."""
-
-    entry: SegmentEntry
-    segment: Segment
+Segments = MutableMapping[tuple[str, str], Segment]
+"""Segments that were read, by path and digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
     """Where the files of an inventory are listed; `new`: one list for each new segment."""
 
-    kept: list[KeptSegment]
+    kept: list[SharedPart]
     new: list[list[FileEntry]]
     listed: list[FileEntry]
 
 
-def segments_of(manifest: Manifest) -> list[KeptSegment]:
-    """The segments of a manifest whose inventory was read."""
-    segments, start = [], len(manifest.segments)
-    for entry in manifest.segments:
-        files = manifest.files[start : start + entry.files]
-        segments.append(KeptSegment(entry, Segment(format=0, sha256="", files=files)))
-        start += entry.files
-    return segments
-
-
 def arrange(
-    files: Sequence[FileEntry],
-    segments: Sequence[KeptSegment],
+    parts: Sequence[SharedPart],
+    listed: Sequence[FileEntry],
     *,
     listed_max: int | None = None,
     segment_files: int | None = None,
 ) -> Arrangement:
-    """Decide which segments stay, and what goes into new ones. What is listed keeps its order."""
+    """Decide which segments stay, and what goes into new ones. What is listed keeps its order.
+
+    parts: the segments of the parent, without what has left the inventory.
+    listed: all files that lie in none of them.
+    """
     listed_max = LISTED_MAX if listed_max is None else listed_max
     segment_files = SEGMENT_FILES if segment_files is None else segment_files
-    if not segments and len(files) <= listed_max:
-        return Arrangement([], [], list(files))
-    by_path = {entry.path: entry for entry in files if entry.pipeline is None}
-    kept_segments = [
-        segment
-        for segment in segments
-        if all(by_path.get(entry.path) == entry for entry in segment.segment.files)
-    ]
-    covered = {entry.path for segment in kept_segments for entry in segment.segment.files}
-    rest = [e for e in files if e.pipeline is not None or e.path not in covered]
-    if len(rest) <= listed_max:
-        return Arrangement(kept_segments, [], rest)
+    kept = [part for part in parts if len(part.gone) <= min(GONE_MAX, part.entry.files // 2)]
+    stay = {part.entry.path for part in kept}
+    rest = [e for part in parts if part.entry.path not in stay for e in part]
+    rest += listed
     free = [entry for entry in rest if _free(entry)]
-    free = free[: len(free) - len(free) % segment_files]
-    moved = {id(entry) for entry in free}
+    if len(free) <= listed_max:
+        return Arrangement(kept, [], rest)
+    small = [part for part in kept if part.entry.files < segment_files // 2]
+    if len(small) >= SMALL_SEGMENTS:
+        again = [entry for part in small for entry in part]
+        rest, free = [*again, *rest], [*again, *free]
+        kept = [part for part in kept if part.entry.files >= segment_files // 2]
     new = [free[start : start + segment_files] for start in range(0, len(free), segment_files)]
-    return Arrangement(kept_segments, new, [entry for entry in rest if id(entry) not in moved])
+    if len(new) > 1 and len(new[-1]) <= listed_max:
+        new.pop()  # a few of them stay in the list
+    moved = {entry.key for entries in new for entry in entries}
+    return Arrangement(kept, new, [entry for entry in rest if entry.key not in moved])
 
 
 def _free(entry: FileEntry) -> bool:
@@ -96,17 +94,46 @@ def _free(entry: FileEntry) -> bool:
     return entry.kind == "blob" or entry.epoch_low is not None
 
 
-def load_segments(directory: PipelineDirectory, manifest: Manifest) -> Manifest:
-    """Read what a manifest's segments list. Without segments this costs nothing."""
+def write_segment(
+    storage: Storage, directory: PipelineDirectory, path: str, entries: list[FileEntry]
+) -> SharedPart:
+    """A list of files as a file of its own; durable with the others of its checkpoint."""
+    segment = Segment(format=FORMAT_VERSION, sha256=NO_DIGEST, files=entries)
+    with ArtifactWriter(storage, directory.at(path)) as writer:
+        writer.write(segment_bytes(segment))
+    entry = SegmentEntry(
+        path=path,
+        size=writer.size,
+        sha256=writer.sha256,
+        files=len(entries),
+        bytes=sum(file.size for file in entries),
+    )
+    return SharedPart(entry, segment)
+
+
+def load_segments(
+    directory: PipelineDirectory, manifest: Manifest, *, known: Segments | None = None
+) -> Manifest:
+    """Read what a manifest's segments list. Without segments this costs nothing.
+
+    known: segments that need not be read again; what is read is added.
+    """
     if not manifest.segments:
         return manifest
-    segment_paths = [entry.path for entry in manifest.segments]
-    contents = directory.get_many(segment_paths, bytes_max=MANIFEST_BYTES_MAX)
-    segments = [
-        _segment(directory, entry, content)
-        for entry, content in zip(manifest.segments, contents, strict=True)
-    ]
-    return with_segments(manifest, segments)
+    known = {} if known is None else known
+    # Held until the end: `known` may forget what nobody uses.
+    segments = {_name(entry): known.get(_name(entry)) for entry in manifest.segments}
+    missing = [entry for entry in manifest.segments if segments[_name(entry)] is None]
+    contents = directory.get_many([e.path for e in missing], bytes_max=MANIFEST_BYTES_MAX)
+    for entry, content in zip(missing, contents, strict=True):
+        segment = _segment(directory, entry, content)
+        segments[_name(entry)] = known[_name(entry)] = segment
+    whole = [segment for segment in segments.values() if segment is not None]
+    return with_segments(manifest, whole)
+
+
+def _name(entry: SegmentEntry) -> tuple[str, str]:
+    return entry.path, entry.sha256
 
 
 def _segment(

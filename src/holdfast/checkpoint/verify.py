@@ -14,11 +14,13 @@ import hashlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 from holdfast.checkpoint.commit.catalog import CatalogState
 from holdfast.checkpoint.reader import StoreReader, as_finding
 from holdfast.checkpoint.recovery.witness import against, call_witnesses
+from holdfast.checkpoint.segments import Segments
 from holdfast.errors import (
     CorruptionError,
     HoldfastError,
@@ -134,11 +136,12 @@ def verify_checkpoints(
     """Check these checkpoints; findings go into the report under their ids."""
     manifests: dict[CheckpointId, Manifest] = {}
     entries: dict[str, FileEntry] = {}
+    segments: Segments = {}
     for summary in summaries:
         report.checkpoints += 1
         findings = report.by_checkpoint.setdefault(summary.checkpoint, [])
         try:
-            manifest = _twice(lambda summary=summary: reader.manifest(summary))  # type: ignore[misc]
+            manifest = _twice(partial(reader.manifest, summary, segments=segments))
         except (CorruptionError, RefusedError, NotFoundError) as error:
             findings.append(as_finding(error))
             continue

@@ -4,7 +4,7 @@ Invariants:
 - The inventory is complete: own files and inherited ones, each with size and SHA-256. Restoring
   reads one manifest and its segments, and never walks a chain.
 - A long inventory lies in segments: immutable lists that manifests share. `listed` is what the
-  document itself lists; `files` is the whole inventory, and an error before segments were read.
+  document itself lists; `inventory` is the whole, and an error before segments were read.
 - Small operator state is inline or packed, never both and never neither by contradiction.
 - A manifest is never rewritten. What happens later (sink outcomes, pins) lies elsewhere.
 
@@ -21,13 +21,45 @@ import msgspec
 from holdfast.errors import CorruptionError, InternalError
 from holdfast.format.canonical import Document, decode, encode, seal
 from holdfast.format.documents import Counts, Replay
+from holdfast.format.inventory import (
+    FileEntry,
+    FileKind,
+    Inventory,
+    Segment,
+    SegmentEntry,
+    segment_file,
+    shared_part,
+)
 from holdfast.format.position import Position
 from holdfast.format.topology import Topology
 from holdfast.ids import VNODE_COUNT, CheckpointId, Epoch, Sequence, WriterId
 
+__all__ = [
+    "MANIFEST_BYTES_MAX",
+    "FileEntry",
+    "FileKind",
+    "InlineState",
+    "Manifest",
+    "OperatorEntry",
+    "PackedState",
+    "Segment",
+    "SegmentEntry",
+    "SinkEntry",
+    "SourceEntry",
+    "TraceKind",
+    "Versions",
+    "manifest_bytes",
+    "parse_manifest",
+    "parse_segment",
+    "seal_manifest",
+    "segment_bytes",
+    "segment_file",
+    "with_inventory",
+    "with_segments",
+]
+
 MANIFEST_BYTES_MAX = 64 * 1024 * 1024
 
-FileKind = Literal["snapshot", "delta", "blob", "pack", "offsets", "segment"]
 TraceKind = Literal["latest", "bag", "small", "opaque"]
 
 
@@ -35,36 +67,6 @@ class _Value(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     pass
-
-
-class FileEntry(_Value, frozen=True, kw_only=True):
-    """One file of the inventory.
-
-    path: relative to the pipeline's directory. base: for a delta, the checkpoint on whose state it
-    was computed. pipeline: set when a fork shares the file of another pipeline of the same root.
-    hash_min, hash_max: range of the unsigned 64-bit key hash, both inclusive. For a run, which
-    vnodes (from low to before high) and epochs (both inclusive) it speaks for, and how many
-    compactions deep it is: spec/run-v1.md, section 5.
-    """
-
-    path: str
-    size: int
-    sha256: str
-    kind: FileKind
-    operator: str | None = None
-    partition: int | None = None
-    base: CheckpointId | None = None
-    rows: int = 0
-    hash_min: int | None = None
-    hash_max: int | None = None
-    time_min_us: int | None = None
-    time_max_us: int | None = None
-    vnode_low: int | None = None
-    vnode_high: int | None = None
-    epoch_low: int | None = None
-    epoch_high: int | None = None
-    generation: int = 0
-    pipeline: str | None = None
 
 
 class InlineState(_Value, frozen=True, kw_only=True, tag="inline", tag_field="where"):
@@ -131,26 +133,6 @@ class Versions(_Value, frozen=True, kw_only=True):
     pyarrow: str = ""
 
 
-class SegmentEntry(_Value, frozen=True, kw_only=True):
-    """One segment of an inventory. files, bytes: how many it lists, and the sum of their sizes."""
-
-    path: str
-    size: int
-    sha256: str
-    files: int
-    bytes: int
-
-
-class Segment(Document, frozen=True, kw_only=True):
-    """A list of files that does not change; manifests refer to it instead of repeating it."""
-
-    files: list[FileEntry]
-
-    def beyond_v1(self) -> str | None:
-        """The whole document."""
-        return "a segment"
-
-
 class Manifest(Document, frozen=True, kw_only=True, dict=True):
     """Everything about one checkpoint.
 
@@ -186,17 +168,27 @@ class Manifest(Document, frozen=True, kw_only=True, dict=True):
     properties: dict[str, str] = {}
 
     @property
+    def inventory(self) -> Inventory:
+        """The whole inventory, without walking it."""
+        known: Inventory | None = self.__dict__.get("inventory")
+        if known is None:
+            if self.segments:
+                raise InternalError(
+                    "segments of a manifest were not read",
+                    path=self.segments[0].path,
+                    checkpoint=self.checkpoint,
+                )
+            known = self.__dict__["inventory"] = Inventory((), self.listed)
+        return known
+
+    @property
     def files(self) -> list[FileEntry]:
-        """The whole inventory: segments, what they list, and what the manifest itself lists."""
+        """The whole inventory as a list; makes it when it is first asked for."""
         if not self.segments:
             return self.listed
-        whole: list[FileEntry] | None = self.__dict__.get("files_whole")
+        whole: list[FileEntry] | None = self.__dict__.get("files")
         if whole is None:
-            raise InternalError(
-                "segments of a manifest were not read",
-                path=self.segments[0].path,
-                checkpoint=self.checkpoint,
-            )
+            whole = self.__dict__["files"] = [*self.inventory]
         return whole
 
     def beyond_v1(self) -> str | None:
@@ -231,24 +223,16 @@ class Manifest(Document, frozen=True, kw_only=True, dict=True):
 
 def with_segments(manifest: Manifest, segments: Sequence_[Segment]) -> Manifest:
     """Give a manifest what its segments list, in their order; they must be as it says."""
-    whole = [segment_file(entry) for entry in manifest.segments]
-    for entry, segment in zip(manifest.segments, segments, strict=True):
-        if (entry.files, entry.bytes) != (len(segment.files), sum(f.size for f in segment.files)):
-            raise CorruptionError(
-                "segment lists other files than the manifest says",
-                kind="segment_differs",
-                path=entry.path,
-                expected=f"{entry.files} files, {entry.bytes} bytes",
-                actual=f"{len(segment.files)} files, {sum(f.size for f in segment.files)} bytes",
-            )
-        whole += segment.files
-    manifest.__dict__["files_whole"] = whole + manifest.listed
+    pairs = zip(manifest.segments, segments, strict=True)
+    return with_inventory(
+        manifest, Inventory([shared_part(*pair) for pair in pairs], manifest.listed)
+    )
+
+
+def with_inventory(manifest: Manifest, inventory: Inventory) -> Manifest:
+    """Give a manifest the inventory that belongs to it."""
+    manifest.__dict__["inventory"] = inventory
     return manifest
-
-
-def segment_file(entry: SegmentEntry) -> FileEntry:
-    """A segment as a file of the inventory, which it is as well."""
-    return FileEntry(path=entry.path, size=entry.size, sha256=entry.sha256, kind="segment")
 
 
 def segment_bytes(segment: Segment) -> bytes:

@@ -14,6 +14,7 @@ from holdfast.format import paths
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.documents import Counts
 from holdfast.format.findings import Finding, Severity
+from holdfast.format.inventory import NO_FILES
 from holdfast.format.manifest import FileEntry, InlineState, Manifest, OperatorEntry, PackedState
 from holdfast.format.position import FilesPosition
 from holdfast.format.topology import VNODES_MAX, fingerprint, valid_vnodes
@@ -29,6 +30,8 @@ def validate(manifest: Manifest, *, parent: Manifest | None = None) -> list[Find
     Entries that were taken over unchanged from a `parent` that is known to be valid are not looked
     at again, so that the cost of a commit follows the size of the change.
     """
+    if parent is not None and not _vouches(parent, manifest):
+        parent = None
     findings = [
         *_identity(manifest),
         *_topology(manifest),
@@ -36,7 +39,7 @@ def validate(manifest: Manifest, *, parent: Manifest | None = None) -> list[Find
         *_small_state(manifest),
         *_watermarks(manifest),
         *_segments(manifest),
-        *_totals(manifest),
+        *_totals(manifest, parent),
         *_counts(manifest),
     ]
     rank = {"error": 0, "warning": 1, "info": 2}
@@ -125,19 +128,23 @@ def _match(
         yield _find(missing, "without_entry", f"{kind} {name} has no entry")
 
 
+def _vouches(parent: Manifest, manifest: Manifest) -> bool:
+    """Whether entries that the parent has as well are right here, too."""
+    names = {entry.name for entry in manifest.operators}
+    return manifest.incremental and names.issuperset(entry.name for entry in parent.operators)
+
+
 def _files(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
     own = manifest.own_prefix()
     stateful = {entry.name for entry in manifest.operators}
-    if len({(entry.pipeline, entry.path) for entry in manifest.files}) != len(manifest.files):
-        counts = Counter((entry.pipeline, entry.path) for entry in manifest.files)
-        for (_, path), count in counts.items():
-            if count > 1:
-                yield _find("error", "duplicate_file", "file is listed more than once", path=path)
-    known = {id(entry) for entry in parent.files} if parent and manifest.incremental else ()
-    for entry in manifest.files:
-        if id(entry) not in known or entry.operator not in stateful:
-            yield from _file(manifest, entry, own, stateful)
-    listed = {entry.path for entry in manifest.files if entry.kind == "offsets"}
+    inventory = manifest.inventory
+    before = parent.inventory if parent else NO_FILES
+    new = inventory.unlike(before)
+    for path in inventory.repeated(before, new):
+        yield _find("error", "duplicate_file", "file is listed more than once", path=path)
+    for entry in new:
+        yield from _file(manifest, entry, own, stateful)
+    listed = {entry.path for entry in inventory.other if entry.kind == "offsets"}
     for source in manifest.sources:
         position = source.position
         if isinstance(position, FilesPosition) and position.log not in {None, *listed}:
@@ -227,13 +234,20 @@ def _vnode_range(entry: FileEntry, vnodes: int) -> Iterator[Finding]:
 
 
 def _segments(manifest: Manifest) -> Iterator[Finding]:
-    """A segment is a file of its own, named in one place only."""
+    """A segment is a file of its own, named in one place only, and says truly what has left it."""
     for segment in manifest.segments:
         if segment.files < 1 or segment.bytes < 0:
             yield _find("error", "bad_segment", "a segment lists no files", path=segment.path)
-    named = {segment.path for segment in manifest.segments}
-    for entry in manifest.files if manifest.segments else manifest.listed:
-        if entry.kind == "segment" and entry.path not in named:
+        gone = segment.gone
+        ascending = all(first < second for first, second in pairwise(gone))
+        if gone and not (ascending and gone[0] >= 0 and gone[-1] < segment.files):
+            yield _find(
+                "error", "bad_segment", "places of a segment are impossible", path=segment.path
+            )
+        elif len(gone) == segment.files:
+            yield _find("error", "bad_segment", "nothing of a segment is left", path=segment.path)
+    for entry in manifest.inventory.other:
+        if entry.kind == "segment":
             yield _find(
                 "error",
                 "bad_segment",
@@ -278,7 +292,7 @@ def _counts(manifest: Manifest) -> Iterator[Finding]:
 
 def _small_state(manifest: Manifest) -> Iterator[Finding]:
     """Ranges lie inside their pack and do not overlap; inline bytes match their digest."""
-    packs = {entry.path: entry for entry in manifest.files if entry.kind == "pack"}
+    packs = {entry.path: entry for entry in manifest.inventory.other if entry.kind == "pack"}
     ranges: dict[str, list[tuple[int, int, str]]] = {}
     for operator in manifest.operators:
         small = operator.small
@@ -344,10 +358,11 @@ def _watermarks(manifest: Manifest) -> Iterator[Finding]:
         )
 
 
-def _totals(manifest: Manifest) -> Iterator[Finding]:
+def _totals(manifest: Manifest, parent: Manifest | None) -> Iterator[Finding]:
     own = manifest.own_prefix()
-    new = sum(e.size for e in manifest.files if e.pipeline is None and e.path.startswith(own))
-    total = sum(entry.size for entry in manifest.files)
+    candidates = manifest.inventory.unlike(parent.inventory if parent else NO_FILES)
+    new = sum(e.size for e in candidates if e.pipeline is None and e.path.startswith(own))
+    total = manifest.inventory.bytes
     for what, stated, actual in (
         ("bytes_new", manifest.bytes_new, new),
         ("bytes_total", manifest.bytes_total, total),

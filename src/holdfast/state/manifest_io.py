@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import CorruptionError, HoldfastError, InvalidInputError, NotFoundError
+from holdfast.errors import (
+    CorruptionError,
+    HoldfastError,
+    InvalidInputError,
+    NotFoundError,
+    invariant,
+)
 from holdfast.format.documents import Counts
 from holdfast.format.manifest import FileEntry
 from holdfast.ids import CheckpointId
@@ -28,7 +34,7 @@ from holdfast.state.run_writer import HEADER_KEY, RunHeader
 from holdfast.state.schema import TraceKind, TraceSchema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from holdfast.checkpoint.draft import Draft
     from holdfast.format.manifest import Manifest
@@ -57,15 +63,7 @@ def put_trace(
     `runs` is the whole list: the restored one, what this epoch wrote, what compactions finished.
     rows, keys: those that live after the epoch, where `counts` says that they were counted.
     """
-    for run in runs:
-        if run.operator != operator or run.trace != kind:
-            raise InvalidInputError(
-                "the run belongs to another trace",
-                kind="run_of_other_trace",
-                path=run.path,
-                expected=f"{operator} ({kind})",
-                actual=f"{run.operator} ({run.trace})",
-            )
+    _check_trace(runs, operator, kind)
     listed = live_runs(runs)
     draft.set_operator(
         operator,
@@ -78,6 +76,18 @@ def put_trace(
         version=version,
     )
     return listed
+
+
+def _check_trace(runs: Iterable[RunInfo], operator: str, kind: TraceKind) -> None:
+    for run in runs:
+        if run.operator != operator or run.trace != kind:
+            raise InvalidInputError(
+                "the run belongs to another trace",
+                kind="run_of_other_trace",
+                path=run.path,
+                expected=f"{operator} ({kind})",
+                actual=f"{run.operator} ({run.trace})",
+            )
 
 
 def put_index(
@@ -96,16 +106,26 @@ def put_index(
     The index must have been marked when the draft's parent was drafted, or have begun with what the
     parent lists. It is marked again.
     """
-    put_trace(
-        draft,
+    changes = index.changes()
+    inherited = draft.inherits_files(operator)
+    draft.set_operator(
         operator,
-        kind,
-        index.runs(),
-        partitions=index.partitions,
+        trace=kind.value,
+        files=None if inherited else [entry_of(run) for run in index.runs()],
         rows=rows,
         keys=keys,
         counts=counts,
+        partitions=index.partitions,
         version=version,
+    )
+    if inherited:
+        _check_trace(changes.added, operator, kind)
+        draft.remove_files(operator, [(run.pipeline, run.path) for run in changes.removed])
+        for run in changes.added:
+            draft.add_file(entry_of(run))
+    invariant(
+        draft.count_files(operator) == len(index),
+        "the index of a trace has other runs than the checkpoint that it continues",
     )
     index.mark()
 

@@ -21,12 +21,10 @@ from holdfast.checkpoint import (
 )
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.checkpoint.replication.sync import sync_pipeline
-from holdfast.checkpoint.segments import KeptSegment, arrange, segments_of
+from holdfast.checkpoint.segments import arrange
 from holdfast.errors import CorruptionError, InternalError
+from holdfast.format.inventory import FileEntry, Segment, SegmentEntry, SharedPart
 from holdfast.format.manifest import (
-    FileEntry,
-    Segment,
-    SegmentEntry,
     manifest_bytes,
     parse_manifest,
     with_segments,
@@ -43,8 +41,8 @@ SHAPE = topology(
 
 @pytest.fixture
 def small(monkeypatch):
-    """Segments of three files as soon as more than four would be listed."""
-    monkeypatch.setattr("holdfast.checkpoint.segments.LISTED_MAX", 4)
+    """Segments of at most three files as soon as more than two would be listed."""
+    monkeypatch.setattr("holdfast.checkpoint.segments.LISTED_MAX", 2)
     monkeypatch.setattr("holdfast.checkpoint.segments.SEGMENT_FILES", 3)
 
 
@@ -84,7 +82,7 @@ def test_manifests_share_segments_and_list_little(small):
     reader = filled(MemoryStorage())
     found = [reader.manifest(summary) for summary in reversed(reader.list())]
     assert [(len(m.segments), len(m.listed)) for m in found] == [
-        (0, 1), (0, 2), (0, 3), (0, 4), (1, 2), (1, 3), (1, 4), (2, 2),
+        (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2),
     ]  # fmt: skip
     assert found[-1].segments[0] == found[4].segments[0]
     assert runs(reader) == expected(8)
@@ -92,21 +90,61 @@ def test_manifests_share_segments_and_list_little(small):
     assert verify_store(reader, deep=True).ok
 
 
-def test_a_segment_that_lost_a_file_is_not_referred_to_any_more(small):
-    """What is left of it is listed again; nothing is listed twice, nothing that left comes back."""
+def test_a_segment_names_the_places_of_what_left_it(small):
+    """One run goes: the segment stays as it is, and the manifest says which place is gone."""
     storage = MemoryStorage()
     filled(storage)
     with open_store(storage, "p", topology=SHAPE, settings=Settings(retain=100)) as store:
         before = store.current
         commit(store, 8, keep=7)  # run 0 goes
         after = store.current
-        assert before.segments[0] not in after.segments
+        assert after.segments[0] == msgspec.structs.replace(before.segments[0], gone=[0])
         assert before.segments[1] in after.segments
         paths = [entry.path for entry in after.files]
-        assert len(paths) == len(set(paths))
+        assert len(paths) == len(set(paths)) == len(after.inventory)
     reader = read_store(storage, "p")
     assert runs(reader) == expected(9) - {b"run 0"}
+    assert reader.manifest("latest").bytes_total == sum(e.size for e in after.files)
     assert verify_store(reader, deep=True).ok
+    with open_store(storage, "p", topology=SHAPE, settings=Settings(retain=3)) as store:
+        commit(store, 9, keep=7)
+        commit(store, 10)
+        store.retain()
+        assert store.gc().error is None
+    assert runs(reader) == {b"run %d" % number for number in range(2, 11)}
+    assert verify_store(reader, deep=True).ok
+    names = {storage.get(e.path) for e in storage.list("p") if "/operators/" in e.path}
+    assert names == {b"run %d" % number for number in range(1, 11)}  # an older one keeps run 1
+
+
+def test_a_segment_that_lost_half_its_files_is_dissolved(small):
+    """What is left of it is listed again; nothing is listed twice, nothing that left comes back."""
+    storage = MemoryStorage()
+    filled(storage)
+    with open_store(storage, "p", topology=SHAPE, settings=Settings(retain=100)) as store:
+        first = store.current.segments[0]
+        commit(store, 8, keep=6)  # runs 0 and 1 go
+        assert first.path not in [entry.path for entry in store.current.segments]
+        paths = [entry.path for entry in store.current.files]
+        assert len(paths) == len(set(paths))
+    reader = read_store(storage, "p")
+    assert runs(reader) == expected(9) - {b"run 0", b"run 1"}
+    assert verify_store(reader, deep=True).ok
+
+
+@pytest.mark.parametrize("gone", [[3], [-1], [1, 0], [1, 1], [0, 1, 2]])
+def test_places_of_a_segment_must_be_possible(small, gone):
+    """Places that are none, out of order, named twice, or all: the checkpoint is damaged."""
+    manifest = filled(MemoryStorage()).manifest("latest")
+    entry = msgspec.structs.replace(manifest.segments[0], gone=gone)
+    segments = [part.segment for part in manifest.inventory.parts]
+    forged = msgspec.structs.replace(manifest, segments=[entry, *manifest.segments[1:]])
+    try:
+        findings = validate(with_segments(forged, segments))
+    except CorruptionError as error:
+        assert error.kind == "segment_differs"
+    else:
+        assert "bad_segment" in {finding.kind for finding in findings}
 
 
 def test_collection_keeps_what_segments_list_and_the_segments(small):
@@ -169,11 +207,11 @@ def test_a_damaged_segment_damages_every_checkpoint_that_shares_it(small, change
         storage.put(path, changed[change])
     report = verify_store(reader, deep=False)
     bad = [summary.epoch for summary in reader.list() if report.by_checkpoint[summary.checkpoint]]
-    assert bad == [7, 6, 5, 4]
+    assert bad == [7, 6, 5, 4, 3, 2]
     with pytest.raises(CorruptionError):
         reader.manifest("latest")
     with open_store(storage, "p", topology=SHAPE) as store:
-        assert store.current.epoch == 3
+        assert store.current.epoch == 1
 
 
 def test_a_segment_with_other_content_is_found_though_its_own_digest_is_right(small):
@@ -216,17 +254,44 @@ def test_only_files_without_an_order_go_into_segments():
         path=f"r{n}", size=1, sha256="", kind="snapshot", operator="op", **more
     )
     plain = [run(n) for n in range(9)]
-    assert arrange(plain, [], listed_max=4, segment_files=3).new == []
+    assert arrange([], plain, listed_max=4, segment_files=3).new == []
     dated = [run(n, epoch_low=n, epoch_high=n) for n in range(9, 18)]
-    found = arrange([*plain, *dated], [], listed_max=4, segment_files=4)
+    found = arrange([], [*plain, *dated], listed_max=4, segment_files=4)
     assert [[e.path for e in each] for each in found.new] == [
         ["r9", "r10", "r11", "r12"], ["r13", "r14", "r15", "r16"],
     ]  # fmt: skip
     assert found.listed == [*plain, dated[-1]]
-    kept = [KeptSegment(SegmentEntry(path="s", size=1, sha256="", files=4, bytes=4),
-                 Segment(format=2, sha256="", files=dated[:4]))]  # fmt: skip
-    again = arrange([*plain, *dated], kept, listed_max=100)
-    assert (again.kept, again.new, len(again.listed)) == (kept, [], 14)
+    again = arrange([part_of(dated[:4])], [*plain, *dated[4:]], listed_max=100)
+    assert (len(again.kept), again.new, len(again.listed)) == (1, [], 14)
+
+
+def part_of(entries, gone=()):
+    segment = Segment(format=2, sha256="", files=entries)
+    entry = SegmentEntry(
+        path=f"s-{entries[0].path}", size=1, sha256="", files=len(entries),
+        bytes=sum(e.size for e in entries), gone=[*gone],
+    )  # fmt: skip
+    return SharedPart(entry, segment)
+
+
+def test_small_segments_become_larger_ones():
+    """Segments that were written early do not stay small for ever: opening reads few of them."""
+    run = lambda n: FileEntry(  # noqa: E731
+        path=f"r{n}", size=1, sha256="", kind="snapshot", operator="op", epoch_low=n, epoch_high=n
+    )
+    parts, listed, most, written = [], [], 0, 0
+    for number in range(2_000):
+        plan = arrange(parts, [*listed, run(number)], listed_max=8, segment_files=64)
+        new = [part_of(entries) for entries in plan.new]
+        written += sum(len(entries) for entries in plan.new)
+        parts, listed = [*plan.kept, *new], plan.listed
+        most = max(most, len(listed))
+        assert sorted(e.path for e in [*(e for p in parts for e in p), *listed]) == sorted(
+            f"r{n}" for n in range(number + 1)
+        )
+    assert most <= 8
+    assert len(parts) <= 2_000 // 64 + 10
+    assert written <= 2_000 * 3
 
 
 def test_many_files_make_a_small_manifest():
@@ -250,10 +315,10 @@ def test_many_files_make_a_small_manifest():
         begun = time.perf_counter()
         summary = commit(store, 2)
         took = time.perf_counter() - begun
-        assert summary.manifest_bytes < 700_000
-        assert len(segments_of(store.current)) == 19
+        assert summary.manifest_bytes < 150_000
+        assert len(store.current.segments) == 20
     written = [e.size for e in storage.list(f"p/checkpoints/{summary.checkpoint}")]
-    assert sum(written) < 700_000
+    assert sum(written) < 150_000
     assert took < 10  # seconds; a tenth on an idle machine
     begun = time.perf_counter()
     manifest = read_store(storage, "p").manifest("latest")

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from holdfast.checkpoint.commit.catalog import CatalogWriter, load_catalog
@@ -36,6 +37,7 @@ from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.documents import CommitBody, Summary
 from holdfast.format.findings import errors_of
+from holdfast.format.inventory import NO_FILES, FileEntry
 from holdfast.format.manifest import Manifest, Versions, seal_manifest
 from holdfast.format.position import compare
 from holdfast.format.validate import validate
@@ -99,8 +101,9 @@ def commit_draft(
     manifest, data = seal_manifest(manifest)
     path = paths.manifest(manifest.checkpoint)
     try:
-        own_paths = _check_own_files(directory, manifest)
-        _check_inherited(directory, manifest, parent)
+        new_files = manifest.inventory.unlike(parent.inventory if parent else NO_FILES)
+        own_paths = _check_own_files(directory, manifest, new_files)
+        _check_inherited(directory, manifest, new_files)
     except CorruptionError:
         catalog.confirm_alive()  # a successor's clean-up takes the drafts of whom it has fenced
         raise
@@ -220,16 +223,16 @@ def _check_watermark(before: int, now: int | None, source: str | None) -> None:
         )
 
 
-def _check_own_files(directory: PipelineDirectory, manifest: Manifest) -> list[str]:
+def _check_own_files(
+    directory: PipelineDirectory, manifest: Manifest, new_files: Iterable[FileEntry]
+) -> list[str]:
     """One listing shows whether every new file is there and whole, before anything is published."""
     prefix = manifest.own_prefix()
-    new_files = {
-        e.path: e for e in manifest.files if e.pipeline is None and e.path.startswith(prefix)
-    }
-    if not new_files:
+    own_files = {e.path: e for e in new_files if e.pipeline is None and e.path.startswith(prefix)}
+    if not own_files:
         return []
     sizes = {entry.path: entry.size for entry in directory.list(prefix.rstrip("/"))}
-    for path, entry in new_files.items():
+    for path, entry in own_files.items():
         if sizes.get(path) != entry.size:
             raise CorruptionError(
                 "a file of the draft is missing or has another size than its writer said",
@@ -239,17 +242,16 @@ def _check_own_files(directory: PipelineDirectory, manifest: Manifest) -> list[s
                 actual=sizes.get(path),
                 remedy="write the file again under a new attempt; nothing was committed",
             )
-    return list(new_files)
+    return list(own_files)
 
 
 def _check_inherited(
-    directory: PipelineDirectory, manifest: Manifest, parent: Manifest | None
+    directory: PipelineDirectory, manifest: Manifest, new_files: Iterable[FileEntry]
 ) -> None:
     """Files of others that the parent does not vouch for are looked at before they count."""
-    vouched = {id(entry) for entry in parent.files} if parent else set()
     own = manifest.own_prefix()
-    for entry in manifest.files:
-        if id(entry) in vouched or (entry.pipeline is None and entry.path.startswith(own)):
+    for entry in new_files:
+        if entry.pipeline is None and entry.path.startswith(own):
             continue
         finding = check_file(directory.storage, directory.file(entry), entry, deep=False)
         if finding is not None:

@@ -11,6 +11,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from weakref import WeakValueDictionary
 
 from holdfast.checkpoint.commit.catalog import CatalogState, CatalogWriter
 from holdfast.checkpoint.gc.reachability import (
@@ -25,6 +26,7 @@ from holdfast.checkpoint.reader import Outcomes, StoreReader
 from holdfast.checkpoint.recovery.open import StoreEnvironment
 from holdfast.checkpoint.recovery.rebuild import dropped_but_whole
 from holdfast.checkpoint.replication.fork import pins_for
+from holdfast.checkpoint.segments import Segments
 from holdfast.checkpoint.verify import check_file
 from holdfast.errors import (
     CommitUnknownError,
@@ -37,6 +39,7 @@ from holdfast.errors import (
 from holdfast.failpoints import failpoint
 from holdfast.format import paths
 from holdfast.format.documents import DropBody, Summary
+from holdfast.format.inventory import NO_FILES, Inventory
 from holdfast.format.manifest import Manifest
 from holdfast.ids import CheckpointId
 from holdfast.storage.base import Entry
@@ -55,10 +58,13 @@ class Collector:
         self._catalog = catalog
         self._manifests: dict[CheckpointId, Manifest] = {}
         self._trusted: set[CheckpointId] = set()
+        self._segments: Segments = WeakValueDictionary()
 
     def remember(self, manifest: Manifest, *, trusted: bool) -> None:
         """Keep a manifest in memory; `trusted` means that this process has committed it."""
         self._manifests[manifest.checkpoint] = manifest
+        for part in manifest.inventory.parts:
+            self._segments[part.entry.path, part.entry.sha256] = part.segment
         if trusted:
             self._trusted.add(manifest.checkpoint)
 
@@ -67,7 +73,8 @@ class Collector:
         known = self._manifests.get(summary.checkpoint)
         if known is None:
             try:
-                known = self._manifests[summary.checkpoint] = self._reader.manifest(summary)
+                known = self._reader.manifest(summary, segments=self._segments)
+                self.remember(known, trusted=False)
             except NotFoundError:
                 self._catalog.confirm_alive()  # it was a successor that retired it
                 raise
@@ -337,20 +344,40 @@ class Collector:
                     lost.add(summary.checkpoint)
         return lost
 
+    def _needed_of(self, files: Iterable[Entry]) -> set[str]:
+        """Which of these a live checkpoint names; follows what live checkpoints do not share."""
+        manifests = [*self._readable(self._state)]
+        names = (None, self._reader.directory.pipeline)
+        newest = manifests[-1].inventory if manifests else NO_FILES
+        needed = {paths.manifest(manifest.checkpoint) for manifest in manifests}
+        needed |= {f.path for f in files if any(newest.find((name, f.path)) for name in names)}
+        for manifest in manifests[:-1]:
+            beyond = manifest.inventory.beyond(newest)
+            needed.update(entry.path for entry in beyond if entry.pipeline in names)
+        return needed
+
     def _plan_sweep(
-        self, listing: Iterable[Entry], state: CatalogState, busy: Collection[CheckpointId] = ()
+        self,
+        listing: Iterable[Entry],
+        state: CatalogState,
+        busy: Collection[CheckpointId] = (),
+        *,
+        needed: set[str] | None = None,
     ) -> SweepPlan:
-        return plan_sweep(listing, state, self._needed(state), busy={*busy, *self._lost(state)})
+        needed = self._needed(state) if needed is None else needed
+        return plan_sweep(listing, state, needed, busy={*busy, *self._lost(state)})
 
     def _files_of(self, drop: Sequence[Summary]) -> list[Entry] | None:
         """What dropped checkpoints may leave behind; None means: look at everything."""
         entries: dict[str, Entry] = {}
+        dropped = {summary.checkpoint for summary in drop}
+        newest = self._newest([s for s in self._state.live if s.checkpoint not in dropped])
         for summary in drop:
             try:
                 manifest = self.manifest(summary)
             except CorruptionError:
                 return None
-            for file in manifest.files:
+            for file in manifest.inventory.beyond(newest):
                 if file.pipeline in (None, self._reader.directory.pipeline):
                     entries[file.path] = Entry(file.path, file.size)
             for entry in self._reader.directory.list(paths.checkpoint_dir(summary.checkpoint)):
@@ -358,6 +385,15 @@ class Collector:
             for entry in self._outcome_entries(summary):
                 entries[entry.path] = entry
         return [*entries.values()]
+
+    def _newest(self, live: Sequence[Summary]) -> Inventory:
+        """What the newest readable one of these checkpoints has."""
+        for summary in reversed(live):
+            try:
+                return self.manifest(summary).inventory
+            except CorruptionError:
+                continue
+        return NO_FILES
 
     def _outcome_entries(self, summary: Summary) -> list[Entry]:
         if not summary.sinks:
@@ -367,7 +403,8 @@ class Collector:
 
     def _sweep(self, files: list[Entry] | None, dropped: tuple[CheckpointId, ...]) -> SweepReport:
         listing = self._everything() if files is None else files
-        plan = self._plan_sweep(listing, self._state)
+        needed = None if files is None else self._needed_of(files)
+        plan = self._plan_sweep(listing, self._state, needed=needed)
         report = run_sweep(self._reader.directory, self._environment.storage, plan, "gc")
         report.dropped = dropped
         for checkpoint in dropped:
