@@ -30,7 +30,8 @@ from tests.helpers.effort import SOAK, every
 
 RANDOM_STATES = 10 if SOAK else 1
 EPOCHS = 3
-KINDS = ["changelog", "folded", "exchanged", "upsert", "journal"]
+KINDS = ["changelog", "folded", "exchanged", "upsert", "upsert_tasks", "journal"]
+UPSERTS = ("upsert", "upsert_tasks")
 SHAPE = topology(
     Part(name="src", kind="source", what="counter"),
     Part(name="out", kind="sink", what="parquet", inputs=["src"]),
@@ -47,9 +48,12 @@ class World:
         if kind == "journal":
             self.sink = JournalSink(path, entity="=e", kind="=k")
         else:
-            mode = "upsert" if kind == "upsert" else "changelog"
+            mode = "upsert" if kind in UPSERTS else "changelog"
             compact_after = 2 if kind == "folded" else None
-            self.sink = Parquet(path, mode=mode, compact_after=compact_after, compact_grace_ms=0)
+            limits = {"driver_bytes": 0} if kind == "upsert_tasks" else {}
+            self.sink = Parquet(
+                path, mode=mode, compact_after=compact_after, compact_grace_ms=0, **limits
+            )
 
     def open(self) -> None:
         """As a start does: the store, the decisions about the output, what waits to be published."""
@@ -80,10 +84,10 @@ class World:
         draft.set_properties({**draft.properties, OWNED: "1"})
         location, directory = self.writer.staging(checkpoint)
         rows = {"x": [2 * epoch, 2 * epoch + 1], "_weight": [1, 1]}
-        if self.kind == "upsert" and epoch:
+        if self.kind in UPSERTS and epoch:
             rows = {"x": [*rows["x"], 2 * epoch - 1], "_weight": [1, 1, -1]}
         table = pa.table({name: pa.array(values, pa.int64()) for name, values in rows.items()})
-        target = Target("out", location)
+        target = Target("out", location, by_slot=self.sink.by_slot)
         staged = stage_rows(target, directory, 0, table, ids=RandomIds(), durable=False)
         draft.stage_sink(
             "out",
@@ -115,7 +119,7 @@ class World:
 def rows_after(kind: str, epoch: int) -> Counter:
     """What an output holds that has published epochs up to this one."""
     found = Counter(range(2 * epoch + 2))
-    if kind == "upsert":
+    if kind in UPSERTS:
         found -= Counter(2 * e - 1 for e in range(1, epoch + 1))
     return found
 
@@ -129,7 +133,7 @@ def shown(home, kind: str) -> Counter:
         with JournalReader(out) as journal:
             events = journal.query(Query()).events()
         return Counter(json.loads(event.payload)["x"] for event in events)
-    pattern = "*.parquet" if kind == "upsert" else "hf_epoch=*/*.parquet"
+    pattern = "*.parquet" if kind in UPSERTS else "hf_epoch=*/*.parquet"
     files = sorted(out.glob(pattern)) if out.exists() else []
     return Counter(x for file in files for x in pq.ParquetFile(file).read()["x"].to_pylist())
 

@@ -91,13 +91,13 @@ MUTATIONS = [
     ),
     Mutation(
         DECISIONS + "test_an_upsert_output_is_replaced_from_scratch",
-        "connectors/parquet_upsert/writer.py",
-        "        for path in [path for path in self._marks() if path not in written]:",
-        "        for path in []:",
+        "connectors/parquet_upsert/remote.py",
+        "        left = [bucket for bucket in self._objects() if bucket not in written]",
+        "        left: list[Bucket] = []",
     ),
     Mutation(
         DECISIONS + "test_an_upsert_output_is_replaced_from_scratch",
-        "connectors/parquet_upsert/writer.py",
+        "connectors/parquet_upsert/local.py",
         "        self._make(token, None)\n",
         "        self._make(token, None if current is None else self._version(current))\n",
     ),
@@ -252,7 +252,7 @@ MUTATIONS = [
     ),
     Mutation(
         POWER + "[fsync-upsert]",
-        "connectors/parquet_upsert/writer.py",
+        "connectors/parquet_upsert/local.py",
         "        self._disk.sync_dir(str(draft))\n",
         "",
     ),

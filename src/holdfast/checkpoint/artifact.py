@@ -1,11 +1,13 @@
-"""Files of a checkpoint, hashed while they are written."""
+"""Files of a checkpoint, hashed while they are written; files between storages, piece by piece."""
 
 from __future__ import annotations
 
 import hashlib
 
-from holdfast.errors import invariant
-from holdfast.storage.base import Storage, WholeOrNothing, close_own
+from holdfast.errors import AlreadyExistsError, invariant
+from holdfast.storage.base import Storage, StorageReader, WholeOrNothing, close_own
+
+_CHUNK_BYTES = 4 << 20
 
 
 class ArtifactWriter(WholeOrNothing):
@@ -58,3 +60,16 @@ class ArtifactWriter(WholeOrNothing):
         if not self._done:
             self._writer.abort()
             self._done = True
+
+
+def copy_object(source: StorageReader, path: str, target: Storage, to: str) -> None:
+    """Copy an object between storages, a part at a time; durable. What is there is kept."""
+    size = source.stat(path).size
+    try:
+        with ArtifactWriter(target, to) as writer:
+            for start in range(0, size, _CHUNK_BYTES):
+                writer.write(source.get_range(path, start, min(_CHUNK_BYTES, size - start)))
+    except AlreadyExistsError:
+        if target.stat(to).size != size:
+            raise
+    target.barrier([to])

@@ -5,6 +5,7 @@ Invariants:
   and `ls`, `show` and the outcome's reason tell that it was not published.
 - What was set aside is published at most once: not after a rebuild, which brought the same rows,
   and not when the history that it belonged to was left.
+- Files are copied a part at a time.
 
 Layout: `<store>/.quarantine/<pipeline>/<sink>/<epoch>/`: the staged files and `token.json`.
 """
@@ -17,6 +18,7 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.checkpoint import PendingToken, Store
+from holdfast.checkpoint.artifact import copy_object
 from holdfast.connectors.base import SinkWriter, Token, parse_token
 from holdfast.errors import (
     CorruptionError,
@@ -100,7 +102,7 @@ class Quarantine:
     def _copied(self, source: Storage, file: str, target: str) -> bool:
         if not source.exists(file):
             return self._storage.exists(target)
-        self._storage.put(target, source.get(file))
+        copy_object(source, file, self._storage, target)
         return True
 
     def entries(self, sink: str) -> list[tuple[str, _SetAside]]:
@@ -167,7 +169,7 @@ class Quarantine:
         for file in staged.files:
             name = file.rsplit("/", 1)[1]
             if self._storage.exists(f"{home}/{name}"):
-                back.put(f"{directory}/{name}", self._storage.get(f"{home}/{name}"))
+                copy_object(self._storage, f"{home}/{name}", back, f"{directory}/{name}")
             files.append(f"{directory}/{name}")
         text = msgspec.json.encode(Token(directory, files, staged.rows, staged.bytes)).decode()
         try:

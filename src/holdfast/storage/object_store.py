@@ -194,6 +194,14 @@ class ObjectStorage:
             failure = self._translate(error, source, took_effect=None)
             self._check_copied(source, target, failure)
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy inside the store, over what is there; a reader sees the old bytes or the new."""
+        try:
+            obstore.copy(self._store, check_relative(source), check_relative(target))
+        except (remote.BaseError, OSError) as error:
+            failure = self._translate(error, source, took_effect=None)
+            self._check_copied(source, target, failure)
+
     def _check_copied(self, source: str, target: str, failure: HoldfastError) -> None:
         """Raise `failure` unless the target has the bytes of the source."""
 

@@ -65,7 +65,10 @@ def main() -> None:
         n=hf.count(), s=hf.sum("x"), d=hf.count_distinct("x"), name="totals"
     )
     pipe.sink("named_out", named, hf.sinks.Parquet(str(home / "named")))
-    pipe.sink("totals_out", totals, hf.sinks.Parquet(str(home / "totals"), mode="upsert"))
+    by_tasks = {"driver_bytes": 0, "bucket_bytes": 1_000}  # and buckets are split
+    pipe.sink(
+        "totals_out", totals, hf.sinks.Parquet(str(home / "totals"), mode="upsert", **by_tasks)
+    )
     pipe.sink("events", orders, hf.sinks.Journal(home / "events", entity="=order", kind="=came"))
     pipe.sink("base", orders, hf.sinks.Function(into_sqlite(home / "base.sqlite")))
     print("ready", flush=True)

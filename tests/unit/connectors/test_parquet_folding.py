@@ -7,6 +7,7 @@ import os
 import random
 import threading
 from collections import Counter
+from unittest.mock import patch
 
 import duckdb
 import pyarrow as pa
@@ -15,6 +16,8 @@ import pytest
 
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import StagedFile, token_text
+from holdfast.connectors.parquet import folding
+from holdfast.connectors.parquet.fold_files import FoldTask
 from holdfast.connectors.parquet.folding import Directory, plan_folds
 from holdfast.connectors.parquet.sink import Parquet
 from holdfast.errors import InvalidInputError, RefusedError
@@ -24,7 +27,13 @@ from holdfast.storage import open_storage
 from holdfast.storage.local.disk import Disk, installed_disk
 from holdfast.testing import SimulatedCrash, crash_at
 
-POINTS = ["fold.after_directory", "fold.after_tree", "fold.after_exchange", "fold.after_swap"]
+POINTS = [
+    "fold.after_attempts",
+    "fold.after_directory",
+    "fold.after_tree",
+    "fold.after_exchange",
+    "fold.after_swap",
+]
 
 
 def publish(writer, path, epoch: int, values: list[int]) -> PendingToken:
@@ -137,20 +146,22 @@ def test_an_output_with_a_policy_is_a_link_from_the_beginning(tmp_path) -> None:
         assert opened(path).inspect(4).whole and opened(old).inspect(4).whole
 
 
+@pytest.mark.parametrize("options", [{}, {"driver_bytes": 0}], ids=["driver", "tasks"])
 @pytest.mark.parametrize("point", POINTS)
-def test_a_crash_at_every_step_of_a_fold_leaves_all_rows(tmp_path, point) -> None:
+def test_a_crash_at_every_step_of_a_fold_leaves_all_rows(tmp_path, point, options) -> None:
     """Before and after the crash the output has every row, and the next fold goes through."""
     path = tmp_path / "out"
-    writer = opened(path)
+    writer = opened(path, **options)
     for epoch in range(6):
         publish(writer, path, epoch, [epoch, epoch + 100])
     want = Counter([*range(6), *range(100, 106)])
     with pytest.raises(SimulatedCrash), crash_at(point):
         writer.compact(4, requested=True)
     assert rows(path) == want
-    writer = opened(path)
+    writer = opened(path, **options)
     writer.remove_stale_staging([])
     writer.compact(4, requested=True)
+    assert not [n for n in os.listdir(tmp_path / ".out.versions") if n.startswith("attempts")]
     assert rows(path) == want
     assert directories(path) == [4, 5]
     found = writer.inspect(4)
@@ -162,6 +173,29 @@ def test_a_crash_at_every_step_of_a_fold_leaves_all_rows(tmp_path, point) -> Non
     assert rows(path) == want - Counter([5, 105])
     writer.clear()
     assert directories(path) == [] and writer.folds() == []
+
+
+def test_folded_files_are_cut_by_bytes_and_keep_order_and_rows(tmp_path) -> None:
+    """Driver and tasks write the same rows in the same order; where tasks do not reach it, the driver does."""
+    found = []
+    for name, options in (("driver", {}), ("tasks", {"driver_bytes": 0}), ("far", {})):
+        path = tmp_path / name
+        writer = opened(path, compact_bytes=4_000, **options)
+        for epoch in range(4):
+            publish(writer, path, epoch, [*range(100_000 * epoch, 100_000 * epoch + 3_000)])
+        if name == "far":
+            writer._folder._driver_bytes = 0
+
+            def elsewhere(attempts: str, target_bytes: int) -> FoldTask:
+                return FoldTask(f"{attempts}-of-another-machine", target_bytes)
+
+            with patch.object(folding, "FoldTask", elsewhere):
+                writer.compact(3, requested=True)
+        else:
+            writer.compact(3, requested=True)
+        files = sorted((path).glob("hf_epoch=*/*.parquet"))
+        found.append([pq.ParquetFile(file).read()["x"].to_pylist() for file in files])
+    assert found[0] == found[1] == found[2]
 
 
 def test_old_trees_go_after_the_grace_period_and_staged_rows_stay(tmp_path) -> None:

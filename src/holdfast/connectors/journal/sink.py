@@ -4,7 +4,8 @@ Invariants:
 - Event ids come from checkpoint, sink and row number, so appending an epoch again finds it there
   and returns the first receipt: the journal itself refuses duplicates.
 - An epoch of up to `PIECE_BYTES` is one atomic append. A larger one is several, in order: memory
-  stays bounded, and a repeat continues where the last one stopped.
+  stays bounded, and a repeat continues where the last one stopped. Staged files are read a batch at
+  a time, on an object store by ranges.
 - After a fall-back the same rows come under another checkpoint: the journal cannot retract them.
 - Payloads lose nothing (`connectors/journal/`). What has no JSON is refused before the first epoch.
 """
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from holdfast.checkpoint import PendingToken
 from holdfast.connectors.base import (
@@ -34,6 +34,7 @@ from holdfast.connectors.base import (
 )
 from holdfast.connectors.journal.encode import is_scalar, json_texts, plain_texts, refuse_types
 from holdfast.connectors.locations import Location, local_path
+from holdfast.connectors.parquet_files import staged_batches
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.owner import NOTHING, Owner
 from holdfast.operators.columns import WEIGHT
@@ -150,7 +151,7 @@ class JournalSinkWriter(OutputWriter):
         seed = hashlib.sha256(f"{token.checkpoint}:{self._name}".encode()).digest()[:8]
         piece: list[pa.RecordBatch] = []
         size = first = 0
-        for rows in self._batches(files):
+        for rows in staged_batches(self._storage, list(files), PIECE_BYTES):
             events = self._events(rows, seed, first)
             first += rows.num_rows
             if piece and size + events.nbytes > PIECE_BYTES:
@@ -160,16 +161,6 @@ class JournalSinkWriter(OutputWriter):
             size += events.nbytes
         if piece:
             yield pa.Table.from_batches(piece)
-
-    def _batches(self, files: Collection[str]) -> Iterator[pa.RecordBatch]:
-        """Staged rows, so many at a time as fit into a piece when they are unpacked."""
-        for path in files:
-            file = pq.ParquetFile(pa.BufferReader(self._storage.get(path)))
-            for number in range(file.num_row_groups):
-                group = file.metadata.row_group(number)
-                wide = max(1, group.total_byte_size // max(1, group.num_rows))
-                count = max(1, min(1 << 16, PIECE_BYTES // (4 * wide)))
-                yield from file.iter_batches(batch_size=count, row_groups=[number])
 
     def _events(self, rows: pa.RecordBatch, seed: bytes, first: int) -> pa.RecordBatch:
         count = rows.num_rows

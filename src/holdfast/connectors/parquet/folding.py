@@ -10,6 +10,7 @@ Invariants:
 - The new tree, with its owner record, is durable before the link points to it.
 - The old tree lives for a grace period: readers that hold its files or its real path finish.
 - Nothing stages rows while the link moves: the epoch loop folds between two jobs.
+- What is more than `driver_bytes` is rewritten by the tasks of one Spark job.
 
 Decision: docs/adr/0114-changelogs-compacted-by-swapping-a-link.md.
 """
@@ -17,28 +18,34 @@ Decision: docs/adr/0114-changelogs-compacted-by-swapping-a-link.md.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
-import pyarrow.parquet as pq
+import msgspec
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.connectors.locations import versions_of
+from holdfast.connectors.parquet.fold_files import FoldAnswer, FoldTask, rewrite_files
+from holdfast.connectors.task_pool import run_pieces
 from holdfast.errors import RefusedError, StorageError
 from holdfast.failpoints import failpoint
 from holdfast.format.owner import OWNER, Owner, owner_bytes
-from holdfast.storage.local.disk import Disk, current_disk
+from holdfast.ids import RandomIds
+from holdfast.storage.local.disk import current_disk
 from holdfast.storage.local.writer import DiskFile
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("holdfast.pipeline")
 
 GRACE_MS = 600_000
 TARGET_BYTES = 128 << 20
-_ROWS = 1 << 16
+_ATTEMPTS = "attempts-"
 _NO_EXCHANGE = (errno.ENOSYS, errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP)
 
 
@@ -95,13 +102,22 @@ def _level(directory: Directory, every: int) -> int:
 class Folder:
     """Folds one changelog on local disk."""
 
-    def __init__(self, path: Path, *, grace_ms: int = GRACE_MS, clock: Clock | None = None) -> None:
-        """Nothing is read yet."""
+    def __init__(
+        self,
+        path: Path,
+        *,
+        grace_ms: int = GRACE_MS,
+        clock: Clock | None = None,
+        spark: SparkSession | None = None,
+        driver_bytes: int | None = None,
+    ) -> None:
+        """Nothing is read yet. driver_bytes: None: this process does it, however much it is."""
         self._path = path
         self._versions = versions_of(path)
         self._fresh = path.with_name(f".{path.name}.link")
         self._grace_ms, self._clock = grace_ms, clock or SystemClock()
         self._disk = current_disk()
+        self._spark, self._driver_bytes = spark, driver_bytes
 
     def begin(self) -> None:
         """Let an output that is not there yet be a link: then no directory is ever exchanged."""
@@ -131,13 +147,18 @@ class Folder:
         folded = {entry.last for group in groups for entry in group}
         try:
             self._link_rest(tree, folded)
-            for group in groups:
+            attempts = self._attempted(groups, target_bytes)
+            failpoint("fold.after_attempts")
+            for number, group in enumerate(groups):
                 target = tree / f"hf_epoch={group[-1].last}"
                 self._disk.make_dir(str(target))
-                files = [file for entry in group for file in self._files(entry)]
-                _rewrite(self._disk, files, target, target_bytes)
+                if attempts is None:
+                    rewrite_files(self._disk, self._files(group), str(target), target_bytes)
+                for path in attempts[number] if attempts is not None else ():
+                    self._disk.rename(path, f"{target}/{os.path.basename(path)}")
                 self._disk.sync_dir(str(target))
                 failpoint("fold.after_directory")
+            self._remove_attempts()
             with DiskFile(self._disk, str(tree / OWNER)) as file:
                 file.write(owner_bytes(owner))
             self._disk.sync_dir(str(tree))
@@ -155,9 +176,42 @@ class Folder:
             ) from error
         failpoint("fold.after_swap")
 
-    def _files(self, entry: Directory) -> list[Path]:
-        directory = self._path / f"hf_epoch={entry.last}"
-        return sorted(file for file in directory.iterdir() if file.suffix == ".parquet")
+    def _attempted(
+        self, groups: Sequence[Sequence[Directory]], target_bytes: int
+    ) -> list[list[str]] | None:
+        """By group, what tasks have written; None where this process does it."""
+        sizes = [sum(entry.bytes for entry in group) for group in groups]
+        if self._driver_bytes is None or sum(sizes) <= self._driver_bytes:
+            return None
+        attempts = self._versions / f"{_ATTEMPTS}{RandomIds().token()}"
+        self._disk.make_dirs(str(attempts))
+        pieces = [
+            (size, msgspec.json.encode([str(file) for file in self._files(group)]))
+            for size, group in zip(sizes, groups, strict=True)
+        ]
+        task = FoldTask(str(attempts), target_bytes)
+        answers = run_pieces(
+            self._spark, task, pieces, description=f"holdfast: compact {self._path.name}"
+        )
+        found = [msgspec.json.decode(answer, type=FoldAnswer).names for answer in answers]
+        if None in found:
+            log.warning("tasks do not reach %s, so the driver compacts it alone", self._path)
+            return None
+        return [[f"{attempts}/{name}" for name in names or ()] for names in found]
+
+    def _remove_attempts(self) -> None:
+        for child in self._versions.iterdir():
+            if child.name.startswith(_ATTEMPTS):
+                self._disk.remove_tree(str(child))
+
+    def _files(self, group: Sequence[Directory]) -> list[Path]:
+        directories = [self._path / f"hf_epoch={entry.last}" for entry in group]
+        return [
+            file
+            for directory in directories
+            for file in sorted(directory.iterdir())
+            if file.suffix == ".parquet"
+        ]
 
     def _link_rest(self, tree: Path, folded: set[int]) -> None:
         """Everything that is not folded, staged rows too, under the same names."""
@@ -209,6 +263,7 @@ class Folder:
         if not self._versions.is_dir():
             return
         self._settle_link()
+        self._remove_attempts()
         current = os.readlink(self._path) if self._path.is_symlink() else ""
         bound = self._clock.wall_us() - self._grace_ms * 1_000
         for tree in self._versions.iterdir():
@@ -223,39 +278,6 @@ class Folder:
         stamp = tree.name.partition("-")[2]
         newer = [int(text) for text in later if text.isdigit() and text > stamp]
         return min(newer, default=int(stamp))
-
-
-def _rewrite(disk: Disk, files: Sequence[Path], target: Path, target_bytes: int) -> None:
-    """The rows of many files in few, in order; a batch at a time. Each file is made durable."""
-    file: DiskFile | None = None
-    writer: Any = None
-    schema: pa.Schema | None = None
-    number = 0
-
-    def finish() -> None:
-        if writer is not None and file is not None:
-            writer.close()
-            file.sync()
-            file.close()
-
-    try:
-        for source_path in files:
-            with pq.ParquetFile(source_path) as source:
-                for batch in source.iter_batches(_ROWS):
-                    full = file is not None and file.size >= target_bytes
-                    if full or (schema is not None and schema != batch.schema):
-                        finish()
-                        writer, number = None, number + 1
-                    if writer is None:
-                        schema = batch.schema
-                        file = DiskFile(disk, f"{target}/part-{number:05d}-folded.parquet")
-                        writer = pq.ParquetWriter(cast("Any", file), schema, compression="zstd")
-                    writer.write_batch(batch)
-        finish()
-    except BaseException:
-        if file is not None:
-            file.close()
-        raise
 
 
 def _unsupported(path: Path) -> RefusedError:

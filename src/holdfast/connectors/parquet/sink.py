@@ -36,7 +36,10 @@ from holdfast.connectors.base import (
 )
 from holdfast.connectors.locations import Location, local_path
 from holdfast.connectors.parquet.folding import GRACE_MS, TARGET_BYTES, Folder, plan_folds
-from holdfast.connectors.parquet_upsert.writer import LocalUpsertWriter, RemoteUpsertWriter
+from holdfast.connectors.parquet_upsert.local import LocalUpsertWriter
+from holdfast.connectors.parquet_upsert.remote import RemoteUpsertWriter
+from holdfast.connectors.parquet_upsert.rewrite import BUCKET_BYTES
+from holdfast.connectors.parquet_upsert.writer import DRIVER_BYTES, Limits
 from holdfast.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -68,7 +71,10 @@ class Parquet(Sink):
     compact_after: fold a changelog on local disk whenever so many directories lie behind the oldest
     checkpoint; None: only on request (`Pipeline.compact_output`). compact_bytes: files of this size
     are not rewritten again. compact_grace_ms: how long the files from before a fold are kept for
-    readers that hold the output's real path.
+    readers that hold the output's real path. driver_bytes: an upsert or a compaction that reads
+    more is done by tasks of a Spark job, which costs some 200 ms; 0: always. bucket_bytes: a file
+    of an upsert output that grows beyond it is split: large files make few, small ones make an
+    epoch cheaper that touches few rows of a large output.
     """
 
     kind = "parquet"
@@ -82,6 +88,8 @@ class Parquet(Sink):
         compact_after: int | None = None,
         compact_bytes: int = TARGET_BYTES,
         compact_grace_ms: int = GRACE_MS,
+        driver_bytes: int = DRIVER_BYTES,
+        bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
         """Refuse what can never work."""
         if mode not in ("changelog", "upsert"):
@@ -97,6 +105,9 @@ class Parquet(Sink):
         self.compact_after, self.compact_bytes = compact_after, compact_bytes
         self.compact_grace_ms = compact_grace_ms
         whole_number(compact_bytes, "compact_bytes", least=1, kind="invalid_limit")
+        whole_number(driver_bytes, "driver_bytes", least=0, kind="invalid_limit")
+        whole_number(bucket_bytes, "bucket_bytes", least=1, kind="invalid_limit")
+        self.limits = Limits(driver_bytes, bucket_bytes)
         whole_number(compact_grace_ms, "compact_grace_ms", least=0, kind="invalid_limit")
         if compact_after is not None:
             whole_number(compact_after, "compact_after", least=2, kind="cannot_compact")
@@ -128,18 +139,26 @@ class Parquet(Sink):
         self, name: str, pipeline: str, store: StorageLocation, spark: SparkSession
     ) -> SinkWriter:
         """Begin to write."""
-        del spark
         if self.mode == "changelog":
-            return ParquetWriter(name, self)
+            return ParquetWriter(name, self, spark)
         if self.path.split("://", 1)[0] in OBJECT_SCHEMES:
-            return RemoteUpsertWriter(name, pipeline, store, self.path, self.storage_options)
-        return LocalUpsertWriter(name, pipeline, store, Path(local_path(self.path)))
+            return RemoteUpsertWriter(
+                name,
+                pipeline,
+                store,
+                self.path,
+                self.storage_options,
+                spark=spark,
+                limits=self.limits,
+            )
+        path = Path(local_path(self.path))
+        return LocalUpsertWriter(name, pipeline, store, path, spark=spark, limits=self.limits)
 
 
 class ParquetWriter(OutputWriter):
     """A Parquet sink while the pipeline runs."""
 
-    def __init__(self, name: str, sink: Parquet) -> None:
+    def __init__(self, name: str, sink: Parquet, spark: SparkSession | None = None) -> None:
         """Open the directory."""
         self._name, self._disk = name, current_disk()
         if sink.compact_after is not None:
@@ -151,7 +170,14 @@ class ParquetWriter(OutputWriter):
         self._sink, self.compacts = sink, sink.compact_after is not None
         local = self._storage.local_path(OWNER)
         self._folder = (
-            None if local is None else Folder(local.parent, grace_ms=sink.compact_grace_ms)
+            None
+            if local is None
+            else Folder(
+                local.parent,
+                grace_ms=sink.compact_grace_ms,
+                spark=spark,
+                driver_bytes=sink.limits.driver_bytes,
+            )
         )
 
     def staging(self, checkpoint: str) -> tuple[StorageLocation, str]:

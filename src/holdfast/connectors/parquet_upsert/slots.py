@@ -56,6 +56,10 @@ class Bucket:
         halves = [Bucket(depth, self.index + (n << self.depth)) for n in range(1 << bits)]
         return sorted(halves, key=lambda half: half.first)
 
+    def holds(self, other: Bucket) -> bool:
+        """Whether another bucket is it, or a part of it."""
+        return self.first <= other.first and other.end <= self.end
+
     @property
     def label(self) -> str:
         """How names of files call it."""
