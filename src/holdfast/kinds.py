@@ -277,6 +277,7 @@ apply_unknown_key | InvalidInput | the user function returned state of a key tha
 bad_rows | InvalidInput | a source with `on_bad="fail"` has rows that cannot be read; one is shown | mend them, or `on_bad="keep"` and `stream.bad`
 bad_token | Corruption | a sink token cannot be read | use the version that wrote it
 broken_connector | InvalidInput | a connector of another package cannot be loaded, or is none | the message names the package: reinstall or remove it
+callback_failed | InvalidInput | a function that `run` was given (`on_epoch`, `on_checkpoint`, `stop`) raised an exception; it is the cause | correct the function and run again
 cannot_compact | InvalidInput | compaction was asked of an output that has none: an object store, an upsert output | compact a changelog on a local disk
 cannot_set_aside | Refused | an upsert output cannot do without an epoch | rebuild it: `outputs={"sink": "adopt"}`
 changes_refused | Incompatible | the pipeline has changed in a way that the old state cannot follow | give the changed part a new name; the reasons are listed
@@ -378,6 +379,7 @@ static_table_unreadable | InvalidInput | a table of `join_static` cannot be read
 sum_overflow | InvalidInput | a sum is too large for its type | cast to decimal or double before; if later rows bring it back, read them in one epoch
 time_behind_window | InvalidInput | an operator that goes by event time follows closed windows or sessions | `emit="update"` before it, or plain grouping by `window_start`
 too_deep | Storage | directories of a source lie too deep in one another, or a link leads back | remove the link
+too_many_steps | InvalidInput | more than 400 steps stand on one another | join steps: `with_columns`, `select` and `where` take many expressions at once
 udaf_failed | InvalidInput | the user aggregate raised an exception; its column and a key are named | correct the function and run again
 udaf_result | InvalidInput | the user aggregate gave something else than one value a group | return as many values as `count` says, of the declared type
 unknown_column | InvalidInput | no column of that name | correct the name, or add it before this step

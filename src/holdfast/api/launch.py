@@ -17,6 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from holdfast.api.callbacks import Callbacks
 from holdfast.api.view import View
 from holdfast.arguments import value_map, whole_number
 from holdfast.checkpoint import Store, StoreReader, open_store, read_store
@@ -172,6 +173,7 @@ class Launch:
         """Run until the options say that it ends."""
         began = time.perf_counter()
         marks = checked_marks(options.label, options.properties)
+        callbacks = Callbacks(options.on_epoch, options.on_checkpoint, options.stop)
         readers = self.open_sources()
         going_back = self._named(options.from_checkpoint)
         spark = self.session()
@@ -215,8 +217,8 @@ class Launch:
                         readers=readers,
                         outputs=asked,
                         durable_tasks=not is_local(spark),
-                        on_epoch=options.on_epoch,
-                        on_checkpoint=options.on_checkpoint,
+                        on_epoch=callbacks.on_epoch,
+                        on_checkpoint=callbacks.on_checkpoint,
                         marks=marks,
                         clock=self.clock,
                         ids=self.ids,
@@ -225,7 +227,7 @@ class Launch:
             ):
                 notes = check_tables(store.current, marks.tables, allow_changes=allow_changes)
                 self._begin(engine, store, planner, asked, topology, notes, options)
-                _loop(engine, options, self.clock)
+                _loop(engine, options, callbacks.stop, self.clock)
                 engine.finish()
                 engine.summary.notes.extend(classic.notes())
                 engine.summary.milliseconds = (time.perf_counter() - began) * 1e3
@@ -355,11 +357,11 @@ def store_location(
     return StorageLocation(url, value_map(storage_options, "storage_options"), cached)
 
 
-def _loop(engine: Engine, options: RunOptions, clock: Clock) -> None:
+def _loop(engine: Engine, options: RunOptions, stop: Callable[[], bool], clock: Clock) -> None:
     epochs, count = options.epochs, 0
-    while not options.stop() and (epochs is None or count < epochs):
+    while not stop() and (epochs is None or count < epochs):
         last = epochs is not None and count + 1 == epochs
-        if engine.step(last=last, stop=options.stop) is not None:
+        if engine.step(last=last, stop=stop) is not None:
             count += 1
         elif options.forever:
             engine.finish(last=False)

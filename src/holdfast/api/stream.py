@@ -44,7 +44,7 @@ class Stream(SetSteps):
     def join(
         self,
         other: Stream,
-        on: On,
+        on: On | None = None,
         how: str = "inner",
         *,
         condition: str | None = None,

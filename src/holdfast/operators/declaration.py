@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.display import listed
@@ -26,6 +26,10 @@ from holdfast.spark.ddl import check_columns, check_known, ddl_columns
 if TYPE_CHECKING:
     from holdfast.operators.base import Analyzed
     from holdfast.spark.annotations import DataFrame, SparkSession
+
+
+STEPS_MAX = 400
+"""How many steps may stand on one another: Python's own stack ends at about 480."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,22 @@ class Node:
     retracts: bool
     name: str = ""
     inputs: tuple[Node, ...] = ()
+    depth: int = field(init=False, repr=False, default=0)
+    """How many steps stand below it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a chain that nobody could follow down."""
+        depth = 1 + max((node.depth for node in self.inputs), default=-1)
+        if depth > STEPS_MAX:
+            raise InvalidInputError(
+                "too many steps stand on one another",
+                kind="too_many_steps",
+                step=self.label[:80],
+                limit=STEPS_MAX,
+                remedy="join steps into one: with_columns and select take many expressions, where "
+                "takes AND",
+            )
+        object.__setattr__(self, "depth", depth)
 
     late: ClassVar[bool] = False
     """Whether these are rows that came too late; they can only go into a sink."""

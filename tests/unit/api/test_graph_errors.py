@@ -29,6 +29,16 @@ def refused(kind, call):
     return caught.value
 
 
+def test_a_chain_that_nobody_could_follow_down_is_refused(pipe, tmp_path) -> None:
+    """Not Python's recursion limit, somewhere: 400 steps on one another, and no more."""
+    stream = orders(pipe, tmp_path)
+    for _ in range(399):
+        stream = stream.where("amount > 0")
+    pipe.sink("out", stream, hf.sinks.Parquet(str(tmp_path / "out")))
+    error = refused("too_many_steps", lambda: stream.where("amount > 1").where("amount > 2"))
+    assert (error.facts["step"], error.facts["limit"]) == ("where amount > 2", 400)
+
+
 def test_an_unknown_column_names_the_operator_and_the_known_columns(pipe, tmp_path) -> None:
     """A wrong name in group_by or in an aggregate is found at once."""
     stream = orders(pipe, tmp_path)

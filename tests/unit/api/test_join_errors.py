@@ -21,7 +21,8 @@ def other(tmp_path):
 
 CASES = {
     "unsupported_join": lambda a, b: a.join(b, "k", "cross", name="j"),
-    "no_keys": lambda a, b: a.join(b, [], name="j"),
+    "no_keys": lambda a, b: a.join(b, name="j"),
+    "no_keys: an empty list": lambda a, b: a.join(b, [], name="j"),
     "unknown_column": lambda a, b: a.join(b, {"k": "nope"}, name="j"),
     "column_collision": lambda a, b: a.join(b, "k", name="j"),
     "columns_differ": lambda a, b: a.union(b),
@@ -43,7 +44,7 @@ def test_a_wrong_join_is_refused_by_kind(tmp_path, kind) -> None:
     _, a, b = streams(tmp_path)
     with pytest.raises(hf.errors.HoldfastError) as caught:
         CASES[kind](a, b)
-    assert caught.value.kind == kind
+    assert caught.value.kind == kind.split(":")[0]
 
 
 def test_streams_of_another_pipeline_are_refused(tmp_path) -> None:

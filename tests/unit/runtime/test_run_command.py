@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+import holdfast.cli.commands.run as run_module
 from holdfast.cli.commands.run import load_pipeline
 from holdfast.cli.main import main
 from holdfast.errors import InvalidInputError
@@ -47,6 +48,15 @@ def test_the_command_reports_errors_without_a_traceback(tmp_path, capsys) -> Non
         assert main(["run", *args, str(tmp_path / "missing.py")]) == 2
         assert main(["run", str(tmp_path / "missing.py"), *args]) == 2
     assert capsys.readouterr().err.startswith("holdfast: no such pipeline file")
+
+
+@pytest.mark.parametrize("option", ["--from-checkpoint", "--resume"])
+def test_a_checkpoint_to_go_back_to_has_one_name_and_an_old_one(option, monkeypatch) -> None:
+    """`from_checkpoint` as in Python; `--resume`, what it was called, still works."""
+    given = []
+    monkeypatch.setattr(run_module, "run_file", lambda file, **more: given.append(more))
+    main(["run", option, "ago:2h", "orders.py"])
+    assert given[0]["from_checkpoint"] == "ago:2h"
 
 
 def test_a_file_that_runs_its_pipeline_itself_is_refused(tmp_path) -> None:

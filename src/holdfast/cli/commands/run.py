@@ -130,7 +130,7 @@ def run_file(
     partitions: int | None = None,
     forever: bool = False,
     epochs: int | None = None,
-    resume: str | None = None,
+    from_checkpoint: str | None = None,
     accept_duplicates: bool = False,
     allow_changes: bool = False,
     takeover: bool = False,
@@ -156,7 +156,7 @@ def run_file(
         pipe.check()
         if dry_run:
             return RunSummary(
-                notes=pipe.plan_outputs(from_checkpoint=resume, outputs=_wishes(outputs))
+                notes=pipe.plan_outputs(from_checkpoint=from_checkpoint, outputs=_wishes(outputs))
             )
         metrics = Metrics(metrics_port, pipe.name) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
@@ -175,7 +175,7 @@ def run_file(
             return pipe.run(
                 forever=forever,
                 epochs=epochs,
-                from_checkpoint=resume,
+                from_checkpoint=from_checkpoint,
                 accept_duplicates=accept_duplicates,
                 allow_changes=allow_changes,
                 takeover=takeover,
@@ -267,7 +267,8 @@ def run_lines(value: Run) -> Iterator[Line]:
 @argument("file", "FILE", "Python file with a pipeline.")
 @flag("--forever", help="Wait for more when drained.")
 @option("--epochs", type=click.IntRange(min=1), metavar="N", help="Stop after so many.")
-@option("--resume", metavar="REF", help="Go back to this checkpoint first.")
+@option("--from-checkpoint", metavar="REF", help="Go back to this checkpoint first.")
+@option("--resume", "from_before", hidden=True)  # what it was called
 @flag("--accept-duplicates", help="Let a sink publish epochs twice.")
 @flag("--allow-changes", help="The pipeline may differ from the one of the store.")
 @flag("--takeover", help="Fence another live writer.")
@@ -305,7 +306,7 @@ def run_lines(value: Run) -> Iterator[Line]:
 @flag("--plain", help="One line an epoch.")
 @flag("--log-json", help="Structured logs on standard error.")
 @json_option
-def run(*, file: str, as_json: bool, **options: Any) -> None:
+def run(*, file: str, as_json: bool, from_before: str | None, **options: Any) -> None:
     """Run a pipeline until its sources are drained, with a live table of epochs.
 
     FILE declares one Pipeline and does not run it. Options may stand before or after FILE.
@@ -319,4 +320,5 @@ def run(*, file: str, as_json: bool, **options: Any) -> None:
             missing=error.name or None,
             remedy="pip install 'holdfast-spark[spark]', and see `holdfast doctor` for Java",
         ) from error
+    options["from_checkpoint"] = options["from_checkpoint"] or from_before
     emit(_value(run_file(file, quiet=as_json, **options)), run_lines, as_json=as_json)

@@ -139,7 +139,7 @@ class JoinColumn:
 class JoinRequest:
     """Everything that a user says about a join."""
 
-    on: On
+    on: On | None
     how: str
     name: str
     condition: str | None = None
@@ -206,7 +206,7 @@ def _checked(left: Node, right: Node, join: JoinRequest) -> JoinSpec:
             how=join.how,
             remedy=f"use one of {', '.join(HOWS)}",
         )
-    on = _pairs(join.on)
+    on = () if join.on is None else _pairs(join.on)
     if not on:
         raise InvalidInputError(
             "a join needs a key",
