@@ -45,7 +45,7 @@ from holdfast.format.manifest import (
     PackedState,
     parse_manifest,
 )
-from holdfast.format.validate import validate
+from holdfast.format.validate import findings_about
 from holdfast.ids import CheckpointId, Epoch
 from holdfast.storage.base import StorageReader
 from holdfast.storage.open import storage_at
@@ -249,7 +249,7 @@ class StoreReader:
             raise
 
     def _checked(self, manifest: Manifest) -> Manifest:
-        errors = errors_of(validate(manifest))
+        errors = errors_of(findings_about(manifest))
         if errors:
             raise CorruptionError(
                 f"manifest is not valid: {errors[0].message}",

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from holdfast.checkpoint.commit.catalog import CatalogState
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.reader import StoreReader, as_finding
 from holdfast.checkpoint.recovery.witness import against, call_witnesses
 from holdfast.checkpoint.segments import Segments
@@ -40,11 +41,12 @@ from holdfast.format.documents import (
 )
 from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import FileEntry, Manifest
-from holdfast.format.validate import validate
+from holdfast.format.validate import findings_about
 from holdfast.ids import CheckpointId, Sequence
 from holdfast.storage.base import StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
+_LIST_FROM_FILES = 64  # a listing costs a request for each thousand objects, a look one for each
 _LOOKS = 20  # at a store that changes meanwhile
 _THREADS_FROM_BYTES = 1024 * 1024
 _BROKEN = "io_error"  # what a disk says about a place that it cannot read
@@ -204,7 +206,7 @@ def _against_catalog(reader: StoreReader, manifest: Manifest, summary: Summary) 
         for a, b, what in pairs
         if a != b
     ]
-    return [*findings, *(f for f in validate(manifest) if f.severity != "info")]
+    return [*findings, *(f for f in findings_about(manifest) if f.severity != "info")]
 
 
 def _check_files(
@@ -217,8 +219,11 @@ def _check_files(
     total = sum(entry.size for entry in entries.values())
     workers = max(threads, min(reader.directory.storage.parallel, 16))
     broken: dict[str, Finding] = {}
+    listed = {} if report.deep else _listed(reader.directory, entries.values())
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
+        if listed.get(item[0]) == item[1].size:
+            return (*item, None)
         finding = check_file(
             reader.directory.storage, *item, deep=report.deep, tolerant=report.tolerant
         )
@@ -239,6 +244,21 @@ def _check_files(
         with ThreadPoolExecutor(workers) as pool:
             note(pool.map(check, entries.items()))
     return broken
+
+
+def _listed(directory: PipelineDirectory, files: Collection[FileEntry]) -> dict[str, int]:
+    """Sizes of many files from one listing; what it does not show is asked for one by one."""
+    sizes: dict[str, int] = {}
+    if len(files) < _LIST_FROM_FILES:
+        return sizes
+    for pipeline in {entry.pipeline or directory.pipeline for entry in files}:
+        place = PipelineDirectory(directory.storage, pipeline)
+        try:
+            for entry in place.list(paths.CHECKPOINTS):
+                sizes[place.at(entry.path)] = entry.size
+        except HoldfastError:
+            continue
+    return sizes
 
 
 def check_file(

@@ -89,11 +89,18 @@ _PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("pin", re.compile(rf"{PINS}/(?P<name>{_NAME})\.json")),
 )
 
-# What a path begins with leaves few patterns to try; only temporary files lie anywhere.
+MANIFEST_END = "/manifest.json"
+_RUN = dict(_PATTERNS)["run"]
+
+# What a path begins with leaves few patterns to try; only temporary files lie anywhere. Below
+# `checkpoints` it is the part after the id: most files are runs, and there are many.
 _BY_HEAD: dict[str, list[tuple[Kind, re.Pattern[str]]]] = {}
 for _kind, _pattern in _PATTERNS:
-    _head = _pattern.pattern.partition("/")[0].replace("\\", "")
-    _BY_HEAD.setdefault(_head, []).append((_kind, _pattern))
+    _parts = _pattern.pattern.replace("\\", "").split("/")
+    _head = _parts[2] if _parts[0] == CHECKPOINTS else _parts[0]
+    _BY_HEAD.setdefault(f"/{_head}" if _parts[0] == CHECKPOINTS else _head, []).append(
+        (_kind, _pattern)
+    )
 
 
 # Parts without separators, control characters or backslashes; none of them `.` or `..`.
@@ -114,7 +121,8 @@ class ParsedPath:
 
 def classify(path: str) -> ParsedPath | None:
     """The meaning of a path relative to a pipeline's directory; None for a foreign file."""
-    head = path.partition("/")[0]
+    parts = path.split("/", 3)
+    head = f"/{parts[2]}" if parts[0] == CHECKPOINTS and len(parts) > 2 else parts[0]
     for kind, pattern in _PATTERNS if TEMPORARY_PREFIX in path else _BY_HEAD.get(head, ()):
         match = pattern.fullmatch(path)
         if match is None:
@@ -133,6 +141,11 @@ def classify(path: str) -> ParsedPath | None:
             attempt=int(groups["attempt"]) if kind == "outcome" else None,
         )
     return None
+
+
+def parse_run(path: str) -> re.Match[str] | None:
+    """A run's `name`, `partition` and `suffix`, for those who look at very many paths."""
+    return _RUN.fullmatch(path)
 
 
 def record(sequence: Sequence) -> str:

@@ -38,7 +38,9 @@ def call_witnesses(reader: StoreReader) -> Witnesses:
     """Look at the hint and list the manifests; to be called before the catalog is read."""
     hint = read_hint(reader.directory)
     parsed_paths = (
-        paths.classify(entry.path) for entry in reader.directory.list(paths.CHECKPOINTS)
+        paths.classify(entry.path)
+        for entry in reader.directory.list(paths.CHECKPOINTS)
+        if entry.path.endswith(paths.MANIFEST_END)  # there are many files, and few manifests
     )
     return Witnesses(
         hint,
