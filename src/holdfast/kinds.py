@@ -89,6 +89,7 @@ duplicate_name | InvalidInput | two parts of a pipeline have one name | give eac
 epoch_used | InvalidInput | the epoch was used before | take `epoch_next` of the store
 error | Holdfast | the root of the tree; never raised by itself |
 fenced | Fenced | another writer has taken over | stop this process
+file_not_listed | InvalidInput | a file that should leave a draft is not in it | name files that the parent or the draft lists
 fingerprint_differs | Incompatible | the running pipeline is not the one that wrote the checkpoint | run the old one, choose another name, or allow changes
 foreign_key | Storage | an object of the bucket has a name that cannot be a path | move it out of the prefix
 header_lost | Corruption | artifacts are there, but `holdfast.json` is not | rebuild the catalog: it restores the header

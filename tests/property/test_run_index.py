@@ -55,6 +55,7 @@ class Both:
         self.trace, self.partitions = trace, partitions
         self.index, self.runs, self.marked = RunIndex(partitions), [], []
         self.epoch, self.names, self.bound, self.waiting = 0, 0, 0, []
+        self.seen = [None] * partitions
 
     def run(self, vnodes, low, high, *, generation=0, rows=1, time=None, snapshot=False):
         self.names += 1
@@ -121,7 +122,7 @@ class Both:
     def rescale(self, partitions, _):
         self.partitions = partitions
         self.index = RunIndex(partitions, self.runs)
-        self.marked = self.runs
+        self.marked, self.seen = self.runs, [None] * partitions
 
     def expire(self, step, time_is_key):
         self.bound += step
@@ -151,13 +152,17 @@ class Both:
         index, runs = self.index, self.runs
         assert index.runs() == runs
         assert len(index) == len(runs)
-        depths = []
+        depths, touched = [], index.take_touched()
+        assert index.take_touched() == set()
         for partition, some in enumerate(runs_by_partition(runs, self.partitions)):
             assert index.of_partition(partition) == some
             expected = layers(run_slices(some, partition_range(partition, self.partitions)))
             assert [*index.layers(partition)] == expected
             assert index.depth(partition) == len(expected)
             depths.append((len(expected), partition))
+            other = some != self.seen[partition]
+            self.seen[partition] = some
+            assert not other or partition in touched
         for least in (0, 2, 4):
             due = sorted((d for d in depths if d[0] >= least), key=lambda d: (-d[0], d[1]))
             assert index.deepest(least) == due

@@ -16,6 +16,15 @@ def _s(test: str, file: str, old: str, new: str) -> Mutation:
     return Mutation(f"{CHECKPOINT}test_segments.py::{test}", file, old, new)
 
 
+def _i(test: str, old: str, new: str) -> Mutation:
+    return Mutation(f"{FORMAT}test_inventory.py::{test}", "format/inventory.py", old, new)
+
+
+def _r(old: str, new: str) -> Mutation:
+    test = "tests/property/test_run_index.py::test_an_index_answers_as_the_pure_functions_do"
+    return Mutation(test, "state/run_index.py", old, new)
+
+
 def _u(test: str, old: str, new: str) -> Mutation:
     return Mutation(f"{CHECKPOINT}test_upgrade.py::{test}", "checkpoint/upgrade.py", old, new)
 
@@ -90,11 +99,52 @@ MUTATIONS = [
     ),
     # Segments
     _s(
-        "test_a_segment_that_lost_a_file_is_not_referred_to_any_more",
+        "test_a_segment_that_lost_half_its_files_is_dissolved",
         "checkpoint/segments.py",
-        "        if all(by_path.get(entry.path) == entry for entry in segment.segment.files)",
-        "        if any(by_path.get(entry.path) == entry for entry in segment.segment.files)",
+        "if len(part.gone) <= min(GONE_MAX, part.entry.files // 2)]",
+        "]",
     ),
+    _s(
+        "test_a_segment_names_the_places_of_what_left_it",
+        "format/inventory.py",
+        "        gone = sorted(self.gone.union(places))",
+        "        gone = sorted(places)",
+    ),
+    _s(
+        "test_places_of_a_segment_must_be_possible",
+        "format/validate.py",
+        "        ascending = all(first < second for first, second in pairwise(gone))",
+        "        ascending = all(first <= second for first, second in pairwise(gone))",
+    ),
+    _s(
+        "test_small_segments_become_larger_ones",
+        "checkpoint/segments.py",
+        "    if len(small) >= SMALL_SEGMENTS:",
+        "    if len(small) >= 10**6:",
+    ),
+    _i(
+        "test_drafts_and_differences_are_those_of_plain_sets",
+        "for place in sorted(twin.gone - part.gone)]",
+        "for place in ()]",
+    ),
+    _i(
+        "test_a_file_that_is_listed_twice_is_found_wherever_it_is",
+        "            if files[entry.key] + shared > 1:",
+        "            if files[entry.key] > 1:",
+    ),
+    _r(
+        "if path in self._runs and not self._seen[path]})",
+        "if not path})",
+    ),
+    _r(
+        "        if all(run.epoch_low > part.newest for part in parts):",
+        "        if any(run.epoch_low > part.newest for part in parts):",
+    ),
+    _r(
+        "            self._parts[place] = part\n            self._touched.add(place)\n",
+        "            self._parts[place] = part\n",
+    ),
+    _r("                self._hiding.add(path)\n", "                pass\n"),
     _s(
         "test_a_segment_with_other_content_is_found_though_its_own_digest_is_right",
         "checkpoint/segments.py",
@@ -109,9 +159,9 @@ MUTATIONS = [
     ),
     _s(
         "test_collection_keeps_what_segments_list_and_the_segments",
-        "format/manifest.py",
-        "    whole = [segment_file(entry) for entry in manifest.segments]",
-        "    whole: list[FileEntry] = []",
+        "format/inventory.py",
+        "                files += [part.file, *part]",
+        "                files += [*part]",
     ),
     _s(
         "test_sync_fork_and_rebuild_understand_segments",

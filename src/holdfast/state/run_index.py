@@ -113,6 +113,7 @@ class RunIndex:
         self._added: dict[str, RunInfo] = {}
         self._removed: dict[str, RunInfo] = {}
         self._times = _Times(self)
+        self._touched = set(range(partitions))
         self._sweep(set(range(partitions)), set(self._runs))
 
     # What is there
@@ -154,6 +155,14 @@ class RunIndex:
         counts = [c for c, places in self._by_depth.items() if c >= layers_min and places]
         return [(c, p) for c in sorted(counts, reverse=True) for p in sorted(self._by_depth[c])]
 
+    def take_touched(self) -> set[int]:
+        """Partitions that read other runs than when this was asked last; at first, all of them.
+
+        Where nothing was touched, a compaction that was not due is not due now.
+        """
+        touched, self._touched = self._touched, set()
+        return touched
+
     # What changes
 
     def add(self, run: RunInfo) -> None:
@@ -167,6 +176,7 @@ class RunIndex:
                 self._by_depth[len(part.layers)].discard(place)
                 part.append(run)
                 self._by_depth[len(part.layers)].add(place)
+                self._touched.add(place)
             self._come(run, len(places))
             return
         changed = {place: self._parts[place].changed(more=[run]) for place in places}
@@ -230,6 +240,7 @@ class RunIndex:
             for path in part.visible():
                 self._seen[path] += 1
             self._parts[place] = part
+            self._touched.add(place)
             self._by_depth[len(before.layers)].discard(place)
             self._by_depth[len(part.layers)].add(place)
 
