@@ -83,6 +83,12 @@ def open_parquet(storage: StorageReader, path: str) -> pq.ParquetFile:
         ) from error
 
 
+def unpacked_bytes(file: pq.ParquetFile) -> int:
+    """The size of all rows as encoded, without compression; a dictionary may hide a part of it."""
+    groups = range(file.num_row_groups)
+    return sum(file.metadata.row_group(number).total_byte_size for number in groups)
+
+
 def row_batches(
     file: pq.ParquetFile,
     groups: Sequence[int] | None = None,

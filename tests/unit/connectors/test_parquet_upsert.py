@@ -249,7 +249,7 @@ def test_a_part_never_holds_more_than_its_bytes(tmp_path, monkeypatch) -> None:
 def test_row_groups_tell_their_slots_and_parts_read_no_others(tmp_path, monkeypatch) -> None:
     """A bucket of many row groups is read about once, although it is worked on in many parts."""
     writer, store = written(tmp_path, driver_bytes=0, bucket_bytes=1 << 30, part_bytes=20_000)
-    rows = [(f"key-{n}", float(n), 1) for n in range(30_000)]
+    rows = [(f"key-{n}" * 12, float(n), 1) for n in range(20_000)]
     writer.commit(token_of(writer, store, 1, rows, by_slot=True))
     old_rows = []
     batches = rewrite.row_batches
@@ -404,3 +404,37 @@ def test_large_row_groups_are_read_without_the_cache(tmp_path) -> None:
         found.append((_counted(table), changes.size(1 << 20, 5 << 20)))
         changes.close()
     assert found[0] == found[1] and found[0][1][0] == found[0][0].total() > 100
+
+
+def test_many_staged_files_are_read_with_few_open(tmp_path, monkeypatch) -> None:
+    """An epoch of hundreds of partitions does not run out of descriptors; every row counts once."""
+    from holdfast.connectors.parquet_upsert import changes
+
+    monkeypatch.setattr(changes, "_OPEN_MAX", 3)
+    storage, most, open_now = open_storage(str(tmp_path)), [0], set()
+    opened = changes.open_parquet
+
+    def watched(place, path):
+        file = opened(place, path)
+        open_now.add(path)
+        close = file.close
+
+        def closed() -> None:
+            open_now.discard(path)
+            close()
+
+        file.close = closed
+        most[0] = max(most[0], len(open_now))
+        return file
+
+    monkeypatch.setattr(changes, "open_parquet", watched)
+    for number in range(20):
+        rows = pa.table({"x": pa.array(range(100 * number, 100 * number + 100))})
+        sink = pa.BufferOutputStream()
+        pq.write_table(by_slots(rows), sink)
+        storage.put(f"s/{number}.parquet", sink.getvalue().to_pybytes())
+    staged = StagedRows(storage, [f"s/{n}.parquet" for n in range(20)], cached_max=1)
+    found = [x for p in staged.pieces(0, 1 << BITS) for x in p.rows["x"].to_pylist()]
+    staged.close()
+    assert sorted(found) == [*range(2_000)]
+    assert most[0] == 3 and not open_now

@@ -2,8 +2,8 @@
 
 Invariants:
 - Who asks for a range of slots gets every staged row of it exactly once.
-- Memory is bounded by the cache and one batch. Row groups that are too large for the cache are
-  read again for each range that asks for them.
+- Memory is bounded by the cache, one batch and the few files that are open. Row groups that are
+  too large for the cache are read again for each range that asks for them.
 - Rows that an older version has staged have no slots: they are computed here.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.connectors.parquet_files import open_parquet, row_batches
+from holdfast.connectors.parquet_files import open_parquet, row_batches, unpacked_bytes
 from holdfast.connectors.parquet_upsert.slots import BITS, slots_of
 from holdfast.connectors.staging import SLOT, STAGED_WEIGHT
 from holdfast.state.arrow.batches import ascends, number_order
@@ -26,6 +26,7 @@ from holdfast.storage.base import StorageReader
 
 CACHE_BYTES = 48 << 20
 CACHED_MAX = 16 << 20
+_OPEN_MAX = 16
 
 
 class Piece(NamedTuple):
@@ -66,25 +67,45 @@ class StagedRows:
         cached_max: int = CACHED_MAX,
     ) -> None:
         """Read what the files say about themselves. cached_max: no larger row group is kept."""
-        self._files = [open_parquet(storage, path) for path in paths]
-        names = self._files[0].schema_arrow.names
+        self._storage, self._paths = storage, paths
+        self._open: dict[int, pq.ParquetFile] = {}
+        self._groups: list[_Group] = []
+        rows = size = unpacked = 0
+        for number in range(len(paths)):
+            file = self._file(number)
+            self._groups.extend(_groups(number, file))
+            rows, size = rows + file.metadata.num_rows, size + _stored_bytes(file)
+            unpacked += unpacked_bytes(file)
+        self._row_bytes, self._unpacked_bytes = size / max(1, rows), unpacked / max(1, rows)
+        names = self._file(0).schema_arrow.names
         self._by_slot, self._weighted = SLOT in names, STAGED_WEIGHT in names
-        fields = [f for f in self._files[0].schema_arrow if f.name not in (SLOT, STAGED_WEIGHT)]
+        fields = [f for f in self._file(0).schema_arrow if f.name not in (SLOT, STAGED_WEIGHT)]
         self.schema = pa.schema(fields)
-        self._groups = [g for n, file in enumerate(self._files) for g in _groups(n, file)]
-        rows = sum(group.rows for group in self._groups)
-        self._row_bytes = sum(map(_stored_bytes, self._files)) / max(1, rows)
         self._cached: dict[tuple[int, int], Piece | None] = {}
         self._cached_bytes, self._cache_bytes, self._cached_max = 0, cache_bytes, cached_max
 
     def close(self) -> None:
         """Close the files."""
-        for file in self._files:
-            file.close()
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _file(self, number: int) -> pq.ParquetFile:
+        """A staged file; few are open at a time, however many partitions there are."""
+        file = self._open.pop(number, None)
+        if file is None:
+            if len(self._open) >= _OPEN_MAX:
+                self._open.pop(next(iter(self._open))).close()
+            file = open_parquet(self._storage, self._paths[number])
+        self._open[number] = file
+        return file
 
     def bytes_of(self, rows: int) -> int:
         """About how many bytes so many rows take in a file."""
         return int(max(0, rows) * self._row_bytes)
+
+    def unpacked_of(self, rows: int) -> int:
+        """About how many bytes so many rows take without compression."""
+        return int(rows * self._unpacked_bytes)
 
     def ranges(self) -> list[tuple[int, int]]:
         """From which slot to which one rows lie, by row group."""
@@ -156,7 +177,7 @@ class StagedRows:
         columns = None
         if marks_only and self._by_slot:
             columns = [SLOT, STAGED_WEIGHT] if self._weighted else [SLOT]
-        for batch in row_batches(self._files[group.file], [group.number], columns):
+        for batch in row_batches(self._file(group.file), [group.number], columns):
             table = pa.Table.from_batches([batch]).replace_schema_metadata(None)
             slots = table.column(SLOT).to_numpy() if self._by_slot else slots_of(table)
             weights = np.ones(batch.num_rows, np.int64)

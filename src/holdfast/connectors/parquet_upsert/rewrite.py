@@ -13,7 +13,7 @@ Invariants:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from holdfast.connectors.parquet_files import row_batches
+from holdfast.connectors.parquet_files import row_batches, unpacked_bytes
 from holdfast.connectors.parquet_upsert.changes import StagedRows
 from holdfast.connectors.parquet_upsert.slots import BITS, Bucket, one_chunk, slots_of
 from holdfast.errors import CorruptionError
@@ -83,23 +83,28 @@ class Rewriter:
             return None
         file = open_old()
         if file is None:
-            return self._write(bucket, None, self.changes.bytes_of(more))
+            return self._write(bucket, None, self.changes.bytes_of(more), count)
         with file:
             if self.epoch is not None and epoch_of(file) >= self.epoch:
                 return None  # an earlier try has published it
             rows = file.metadata.num_rows
             grown = old_bytes * (rows + more) // rows if rows else self.changes.bytes_of(more)
-            return self._write(bucket, file, grown)
+            return self._write(bucket, file, grown, count)
 
-    def _write(self, bucket: Bucket, old: pq.ParquetFile | None, grown: int) -> list[NewFile]:
-        spread = (max(0, -(-grown // self.bucket_bytes) - 1)).bit_length()
+    def _write(
+        self, bucket: Bucket, old: pq.ParquetFile | None, grown: int, changed: int
+    ) -> list[NewFile]:
         rows = _OldRows(old)
-        halves = bucket.split(min(spread, BITS - bucket.depth))
-        files = [self._write_one(half, rows) for half in halves]
+        halves = bucket.split(min(_bits_for(grown, self.bucket_bytes), BITS - bucket.depth))
+        unpacked = (rows.unpacked_bytes + self.changes.unpacked_of(changed)) // len(halves)
+        # To begin with many parts costs less than to give up what does not fit and read it again.
+        bits = _bits_for(unpacked, self.part_bytes // 2)
+        files = [self._write_one(half, rows, bits) for half in halves]
         return [file for file in files if file is not None]
 
-    def _write_one(self, bucket: Bucket, old: _OldRows) -> NewFile | None:
-        produced = _parts(bucket, old, self.changes, self.part_bytes, self.sink)
+    def _write_one(self, bucket: Bucket, old: _OldRows, bits: int) -> NewFile | None:
+        ranges = [(b.first, b.end) for b in bucket.split(min(bits, BITS - bucket.depth))]
+        produced = _parts(ranges, old, self.changes, self.part_bytes, self.sink)
         part = next(produced, None)
         if part is None and not self.keep_empty and bucket.first:
             return None  # the first bucket of all always has a file: it tells the schema
@@ -111,6 +116,11 @@ class Rewriter:
                 part = next(produced, None)
             writer.close()
         return NewFile(bucket.depth, bucket.index, name, writer.rows, target.size)
+
+
+def _bits_for(size: int, limit: int) -> int:
+    """How often something is halved until it is within a limit."""
+    return (max(0, -(-size // max(1, limit)) - 1)).bit_length()
 
 
 def epoch_of(file: pq.ParquetFile) -> int:
@@ -129,15 +139,14 @@ class _OldRows:
         known = json.loads(text) if text else []
         # An older version did not say which slots a row group has.
         self._ranges = known if len(known) == count else [(0, 1 << BITS)] * count
+        self.unpacked_bytes = unpacked_bytes(file) if file is not None else 0
 
     def pieces(self, part: _Part) -> Iterator[tuple[pa.Table, bool]]:
         """Rows that may be of a part, and whether all of them are; it may shrink meanwhile."""
         for number, (first, end) in enumerate(self._ranges):
-            if self._file is None or end <= part.first:
+            if self._file is None or end <= part.first or first >= part.end:
                 continue
             for batch in row_batches(self._file, [number]):
-                if first >= part.end:
-                    break
                 rows = pa.Table.from_batches([batch]).replace_schema_metadata(None)
                 yield rows, part.first <= first and end <= part.end
 
@@ -224,10 +233,10 @@ class BucketPart(NamedTuple):
 
 
 def _parts(
-    bucket: Bucket, old: _OldRows, changes: StagedRows, bytes_max: int, sink: str
+    ranges: Sequence[tuple[int, int]], old: _OldRows, changes: StagedRows, bytes_max: int, sink: str
 ) -> Iterator[BucketPart]:
-    """The rows of a bucket after the changes, in the order of their slots."""
-    waiting = [(bucket.first, bucket.end)]
+    """The rows of some ranges of slots after the changes, in the order of their slots."""
+    waiting = [*reversed(ranges)]
     while waiting:
         part = _Part(*waiting.pop(), bytes_max)
         for rows, inside in old.pieces(part):
