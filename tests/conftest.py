@@ -68,6 +68,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: rank.get(str(item.path), len(rank)))
 
 
+@pytest.fixture(autouse=True)
+def few_rows_are_many(request, monkeypatch):
+    """Tests with Spark have few rows: they get as many tasks as many rows would, now and then."""
+    if "spark" in request.fixturenames:
+        from holdfast.runtime import task_counts
+
+        monkeypatch.setattr(task_counts, "ROWS_PER_TASK", 3)
+        monkeypatch.setattr(task_counts, "ROWS_PER_TASK_MAX", 3)
+        monkeypatch.setattr(task_counts, "ROWS_PER_RUN", 0)
+
+
 @pytest.fixture
 def ram_path(tmp_path):
     """A directory in memory where there is one, for tests that sync nothing for real."""

@@ -74,6 +74,7 @@ catalog_shrank | Corruption | the newest records were lost, and nothing older ca
 catalog_whole | Refused | a rebuild was asked for, but nothing is broken | do nothing, or force it
 closed | Storage | a storage or writer was used after it was closed | open it again
 commit_unknown | CommitUnknown | nobody can say whether a record was written | open the store again: recovery reads what is there
+compaction_failed | Storage | a task could not compact runs; the old ones are still used, and it is tried again | see the reason; check the store
 conflict | Conflict | another writer won | reload and decide
 corrupt | Corruption | bytes changed while they were being read | verify the store
 delta_without_base | InvalidInput | a delta was given for an operator that has no checkpoint to build on | write a snapshot first
@@ -156,6 +157,7 @@ read_only | Storage | the file system is read-only | remount it, or move
 refused | Refused | possible, but not safe | the message says how to ask for it by name
 replica | Refused | an upgrade was asked for of a copy of another store | upgrade the source, then sync
 retired | NotFound | the checkpoint was given up while it was read | read a newer one, or pin the one that must stay
+run_lists_differ | Corruption | a task read other run lists than the driver wrote for its epoch | run it again; nothing was committed
 secret_in_url | InvalidInput | an address carries credentials or parameters | give them through options or the environment
 segment_differs | Corruption | a segment lists other files than its manifest says | verify, then `holdfast recover --plan`
 sink_failed | Storage | a sink could not publish; its rows are kept | repair the cause and run again, or set the epoch aside and publish it later

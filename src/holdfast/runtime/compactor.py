@@ -1,12 +1,17 @@
 """Compacting runs concurrently with epochs, never inside one.
 
+What is due is planned here, from run lists alone, and carried out elsewhere: in a thread of this
+process where that costs least, in tasks of a background Spark job otherwise.
+
 Invariants:
-- At most one compaction at a time. An epoch waits for compactions only before it begins, and only
-  while a partition has more layers than the policy allows: short runs, one after the other, must
-  not leave the compaction to each other, and a look-up must not become slower for ever.
+- At most two compactions at a time, a short and a long one, so that small runs never wait for
+  large ones. They share no epoch of a trace.
+- An epoch waits for compactions only before it begins, and only while a partition has more layers
+  than the policy allows: short runs of a pipeline, one after the other, must not leave the
+  compaction to each other, and a look-up must not become slower for ever.
 - A compacted run is durable before it is listed; until then the old runs are.
 - A compaction that fails or is cancelled changes nothing but the space it leaves to the next
-  clean-up. After a failure the next one is tried some epochs later.
+  clean-up. After a failure the next one is tried some epochs later. What did not fail is listed.
 """
 
 from __future__ import annotations
@@ -15,68 +20,39 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.ids import CheckpointId, Epoch, IdSource
-from holdfast.runtime.task import source_of
+from holdfast.errors import InternalError
+from holdfast.ids import CheckpointId, IdSource
+from holdfast.runtime.compaction_work import (
+    CompactionOutcome,
+    CompactionRunner,
+    CompactionUnit,
+    Running,
+)
+from holdfast.runtime.task_counts import task_counts
 from holdfast.state import (
-    BackgroundCompaction,
     CompactionPlan,
     CompactionPolicy,
-    RunInfo,
-    RunTarget,
+    RunIndex,
     TraceSchema,
+    VnodeRange,
     partition_range,
-    plan_compaction,
-    replace,
-    run_compaction,
+    plan_trace,
 )
-from holdfast.state.partition import layers, run_slices, runs_by_partition
-from holdfast.storage.open import StorageLocation, storage_of
+from holdfast.state.partition import partition_of
 
 log = logging.getLogger("holdfast.pipeline")
 _REST_MAX = 64  # epochs without a try, after failures in a row
+_LANES = ("short", "long")
+LONG_BYTES = 64 << 20
+"""From so many bytes on a compaction is a long one."""
 
 
 @dataclass
-class _Running:
-    trace: str
-    compaction: BackgroundCompaction
+class _Lane:
+    """One of the two compactions that may run at a time, and what it works on."""
 
-
-@dataclass(frozen=True)
-class _Candidate:
-    """One partition of one trace, and the runs that it reads."""
-
-    layers: int
-    trace: str
-    partition: int
-    runs: list[RunInfo]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """One compaction, for the thread that does it."""
-
-    place: StorageLocation
-    plan: CompactionPlan
-    schema: TraceSchema
-    target: RunTarget
-    bound_us: int | None
-
-    def __call__(self, stopped: Callable[[], bool]) -> RunInfo | None:
-        storage = storage_of(self.place)
-        pipeline = self.target.pipeline or ""
-        compacted = run_compaction(
-            self.plan,
-            storage,
-            source_of(self.place, pipeline),
-            self.schema,
-            self.target,
-            time_bound_us=self.bound_us,
-            stopped=stopped,
-        )
-        if compacted is not None:
-            storage.barrier([f"{pipeline}/{compacted.path}"])
-        return compacted
+    running: Running
+    plans: dict[str, list[CompactionPlan]]
 
 
 class Compactor:
@@ -84,18 +60,17 @@ class Compactor:
 
     def __init__(
         self,
-        place: StorageLocation,
-        pipeline: str,
+        runner: CompactionRunner,
         partitions: int,
         ids: IdSource,
         reserve: Callable[[], CheckpointId],
         policy: CompactionPolicy | None = None,
     ) -> None:
-        """Begin idle."""
-        self._place, self._pipeline, self._partitions = place, pipeline, partitions
-        self._ids, self._reserve = ids, reserve
+        """Begin idle. runner: carries out what is planned here."""
+        self._runner, self._ids, self._reserve = runner, ids, reserve
+        self._counts = task_counts(partitions)
         self._policy = policy or CompactionPolicy()
-        self._running: _Running | None = None
+        self._lanes: dict[str, _Lane] = {}
         self.compactions = 0
         self.error: Exception | None = None
         """The last one, for the summary."""
@@ -103,73 +78,64 @@ class Compactor:
         """Partitions that had too many layers when they were last looked at."""
         self._failures = self._rest = 0
 
-    def collect(self, runs: dict[str, list[RunInfo]]) -> None:
-        """Put a finished compaction into its list."""
-        if self._running is not None and self._running.compaction.done:
-            self._take(self._running, runs)
+    def collect(self, runs: Mapping[str, RunIndex]) -> None:
+        """Put finished compactions into their lists."""
+        for name in [name for name, lane in self._lanes.items() if lane.running.done]:
+            self._take(name, runs)
 
-    def _take(self, running: _Running, runs: dict[str, list[RunInfo]]) -> None:
+    def _take(self, name: str, runs: Mapping[str, RunIndex]) -> None:
         """Wait for a compaction and put it into its list. One that failed is tried again later."""
         try:
-            compacted = running.compaction.result()
+            outcome = self._lanes[name].running.result()
         except Exception as error:  # noqa: BLE001 - its runs are as good as before
-            self._running = None
-            self.error = error
+            outcome = CompactionOutcome([], error)
+        del self._lanes[name]
+        for run in outcome.runs:
+            if run.operator in runs:
+                runs[run.operator].replace(run)
+                self.compactions += 1
+        if outcome.error is not None:
+            self.error = outcome.error
             self._failures += 1
             self._rest = min(_REST_MAX, 2**self._failures)
-            log.warning("a compaction failed and will be tried again: %s", error)
-            return
-        self._running = None
-        if compacted is not None:
-            runs[running.trace] = replace(runs[running.trace], compacted)
-            self.compactions += 1
+            log.warning("a compaction failed and will be tried again: %s", outcome.error)
+        elif outcome.runs:
             self._failures = 0
 
-    def look(self, runs: Mapping[str, list[RunInfo]]) -> None:
+    def look(self, runs: Mapping[str, RunIndex]) -> None:
         """See whether some partition has more layers than it should ever have."""
-        self._note(self._candidates(runs))
-
-    def _note(self, candidates: Sequence[_Candidate]) -> None:
-        self.overdue = sum(1 for place in candidates if place.layers > self._policy.runs_max)
-
-    def _candidates(self, runs: Mapping[str, list[RunInfo]]) -> list[_Candidate]:
-        """Where compaction may pay, the most layers first."""
-        candidates = []
-        for trace, all_runs in runs.items():
-            for partition, partition_runs in enumerate(
-                runs_by_partition(all_runs, self._partitions)
-            ):
-                within = partition_range(partition, self._partitions)
-                count = (
-                    len(layers(run_slices(partition_runs, within)))
-                    if len(partition_runs) > 1
-                    else len(partition_runs)
-                )
-                if count >= min(self._policy.fanout, self._policy.runs_max):
-                    candidates.append(_Candidate(count, trace, partition, partition_runs))
-        return sorted(candidates, key=lambda place: -place.layers)
+        over = self._policy.runs_max + 1
+        self.overdue = sum(len(index.deepest(over)) for index in runs.values())
 
     def start(
         self,
-        runs: Mapping[str, list[RunInfo]],
+        runs: Mapping[str, RunIndex],
         schemas: Mapping[str, TraceSchema],
         parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
     ) -> None:
-        """Begin the next compaction that is due, if none is running.
-
-        Where several are due, the partition with the most layers comes first.
-        """
-        candidates = [place for place in self._candidates(runs) if place.trace in schemas]
-        self._note(candidates)
+        """Begin the compactions that are due, as far as none of their kind is running."""
+        self.look(runs)
         if self._rest:
             self._rest -= 1
-        elif self._running is None:
-            self._running = self._begin(candidates, schemas, parent, bounds_us)
+            return
+        due = min(self._policy.fanout, self._policy.runs_max)
+        planned = {}
+        for trace in schemas:
+            if len(self._lanes) < len(_LANES) and trace in runs and runs[trace].deepest(due):
+                planned[trace] = self._plan(trace, runs[trace])
+        for lane in _LANES:
+            plans = {t: units for t, units in planned.items() if units and _lane(units) == lane}
+            if plans and lane not in self._lanes:
+                self._begin(lane, plans, schemas, parent, bounds_us)
+
+    def _plan(self, trace: str, index: RunIndex) -> list[CompactionPlan]:
+        busy = [plan for lane in self._lanes.values() for plan in lane.plans.get(trace, ())]
+        return plan_trace(index, self._counts, self._policy, busy)
 
     def catch_up(
         self,
-        runs: dict[str, list[RunInfo]],
+        runs: Mapping[str, RunIndex],
         schemas: Mapping[str, TraceSchema],
         parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
@@ -182,45 +148,58 @@ class Compactor:
             )
         while self.overdue and not stop():
             self.start(runs, schemas, parent, bounds_us)
-            if self._running is None:
+            if not self._lanes:
                 return
-            self._take(self._running, runs)
+            self._take(min(self._lanes, key=_LANES.index), runs)
+            self.look(runs)
             if self._rest:  # it failed
                 return
-            self.look(runs)
 
     def _begin(
         self,
-        candidates: Sequence[_Candidate],
+        lane: str,
+        plans: dict[str, list[CompactionPlan]],
         schemas: Mapping[str, TraceSchema],
         parent: CheckpointId,
         bounds_us: Mapping[str, int | None],
-    ) -> _Running | None:
-        for place in candidates:
-            plan = plan_compaction(place.runs, place.partition, self._partitions, self._policy)
-            if plan is None:
-                continue
-            target = RunTarget(
-                checkpoint=self._reserve(),
-                operator=place.trace,
-                partition=place.partition,
-                partitions=self._partitions,
-                attempt=self._ids.token(),
-                epoch=Epoch(plan.epoch_high),
-                base=parent,
-                pipeline=self._pipeline,
+    ) -> None:
+        checkpoint = self._reserve()
+        units = [
+            CompactionUnit(
+                trace=trace,
+                plan=plan,
+                place=_place(plan.vnodes, self._counts),
+                checkpoint=str(checkpoint),
+                parent=str(parent),
+                bound_us=bounds_us.get(trace),
             )
-            bound_us = bounds_us.get(place.trace)
-            work = _Work(self._place, plan, schemas[place.trace], target, bound_us)
-            return _Running(place.trace, BackgroundCompaction(work))
-        return None
+            for trace, some in plans.items()
+            for plan in some
+        ]
+        used = {trace: schemas[trace] for trace in plans}
+        running = self._runner.begin(units, used, self._ids, hurry=self.overdue > 0)
+        self._lanes[lane] = _Lane(running, plans)
 
     def stop(self) -> None:
         """Cancel what is running and wait for it."""
-        if self._running is not None:
-            self._running.compaction.cancel()
+        for lane in self._lanes.values():
+            lane.running.cancel()
+        for name in [*self._lanes]:
             try:
-                self._running.compaction.result()
+                self._lanes[name].running.result()
             except Exception as error:  # noqa: BLE001 - reported
                 self.error = error
-            self._running = None
+            del self._lanes[name]
+
+
+def _lane(units: Sequence[CompactionPlan]) -> str:
+    return _LANES[sum(unit.bytes_estimate for unit in units) >= LONG_BYTES]
+
+
+def _place(vnodes: VnodeRange, counts: Sequence[int]) -> tuple[int, int]:
+    """Which partition of how many has these vnodes."""
+    for count in counts:
+        number = partition_of(vnodes.low, count)
+        if partition_range(number, count) == vnodes:
+            return number, count
+    raise InternalError("a compaction is cut like no partition", low=vnodes.low, high=vnodes.high)

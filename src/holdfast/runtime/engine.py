@@ -26,6 +26,7 @@ from holdfast.ids import IdSource, RandomIds
 from holdfast.operators.base import Analyzed
 from holdfast.runtime.backfill import BackfillEpoch, plan_backfill
 from holdfast.runtime.checkpoint_marks import Marks
+from holdfast.runtime.compaction_work import CompactionRunner
 from holdfast.runtime.compactor import Compactor
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
@@ -47,11 +48,11 @@ from holdfast.runtime.report import (
     record_recovery,
 )
 from holdfast.runtime.source_logs import Logs
-from holdfast.runtime.stage_job import StageJob
+from holdfast.runtime.stage_job import StageJob, jobs_of
 from holdfast.runtime.task import Control, check_partitions
 from holdfast.runtime.watermarks import Watermarks
 from holdfast.spark.errors import explainer, spark_failure
-from holdfast.state import RunInfo, TraceKind, put_trace, runs_of
+from holdfast.state import RunIndex, RunInfo, TraceKind, put_index, runs_of
 from holdfast.storage.open import StorageLocation
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Engine:
         ids: IdSource | None = None,
     ) -> None:
         """Take over an opened store; call `start` next."""
+        ids = ids or RandomIds()
         self._marks, self._explain = marks or Marks(), explainer(readers, spark)
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
@@ -102,18 +104,19 @@ class Engine:
             durable=durable_tasks,
             sink_places={name: w.staging("")[0] for name, w in outputs.writers.items()},
             clock=self._watermarks.clock,
+            ids=ids,
+            run_count=self._run_count,
         )
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
         self._partial_aggregation = PartialAggregationPolicy()
         self._schedule = store.schedule()
-        self._compactor = Compactor(
-            place, graph.pipeline, partitions, ids or RandomIds(), store.reserve
-        )
+        runner = CompactionRunner(place, graph.pipeline, spark)
+        self._compactor = Compactor(runner, partitions, ids, store.reserve)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-commit")
         self._commit: Future[float] | None = None
         self._pending: PendingCheckpoint | None = None
-        self._state = EngineState()
+        self._state = EngineState({trace: RunIndex(partitions) for trace in self._schemas})
         for operator in resolved.values():
             self._state.counts.declare(operator.task)
         self._shadow: dict[str, list[RunInfo]] = {}  # of operators that only a rebuild runs again
@@ -126,6 +129,9 @@ class Engine:
             for resolved in self._resolved.values()
             for trace, schema in resolved.task.traces.items()
         }
+
+    def _run_count(self, operator: str) -> int:
+        return sum(len(self._state.runs[t]) for t in self._resolved[operator].task.traces)
 
     # Start
 
@@ -152,7 +158,7 @@ class Engine:
         for trace in self._schemas:
             entry = manifest.operator(trace)
             if entry is not None:
-                state.runs[trace] = list(runs_of(manifest, trace))
+                state.runs[trace] = RunIndex(self._partitions, runs_of(manifest, trace))
                 state.counts.restore(entry)
         marks = {}
         for name, reader in self._readers.items():
@@ -207,7 +213,7 @@ class Engine:
         jobs = self._jobs(pending, epoch.watermark_us, previous_watermark_us=None)
         controls = self._typed(lambda: self._builder.run(plan, jobs))
         failpoint("fill.after_execute")
-        self._count(controls, pending)
+        self._count(controls, plan, pending)
         pending.epochs += 1
         self._state.epoch += 1
 
@@ -326,25 +332,18 @@ class Engine:
         previous_watermark_us: int | None,
     ) -> dict[str, StageJob]:
         """What every stage must know about this epoch."""
-        staging = {
-            name: writer.staging(pending.checkpoint)[1] for name, writer in self._writers.items()
-        }
-        names = [*self._resolved, *(sink.name for sink in self._graph.sinks)]
-        jobs = {}
-        runs = {**self._state.runs, **self._shadow}
-        for name in names:
-            traces = self._resolved[name].task.traces if name in self._resolved else {}
-            jobs[name] = StageJob(
-                checkpoint=pending.checkpoint,
-                # A later epoch of one checkpoint builds on what the earlier ones wrote.
-                parent=pending.checkpoint if pending.epochs else self._state.parent,
-                epoch=self._state.epoch,
-                runs={trace: runs.get(trace, []) for trace in traces},
-                staging=staging,
-                watermark_us=watermark_us,
-                previous_watermark_us=previous_watermark_us,
-            )
-        return jobs
+        common = StageJob(
+            checkpoint=pending.checkpoint,
+            # A later epoch of one checkpoint builds on what the earlier ones wrote.
+            parent=pending.checkpoint if pending.epochs else self._state.parent,
+            epoch=self._state.epoch,
+            staging={n: w.staging(pending.checkpoint)[1] for n, w in self._writers.items()},
+            watermark_us=watermark_us,
+            previous_watermark_us=previous_watermark_us,
+        )
+        traces = {name: tuple(found.task.traces) for name, found in self._resolved.items()}
+        traces |= {sink.name: () for sink in self._graph.sinks}
+        return jobs_of(common, traces, {**self._state.lists(), **self._shadow})
 
     def _bounds(self) -> dict[str, int]:
         """By trace, the event time before which state is forgotten."""
@@ -366,9 +365,11 @@ class Engine:
         clock: Stopwatch,
     ) -> EpochReport:
         state = self._state
-        absorbed = self._count(controls, pending)
+        absorbed = self._count(controls, plan, pending)
         self._logs.read(plan.splits)
-        rows, future = advance(plan, self._readers, self._watermarks, self._lag)
+        by_source, future = advance(plan, self._readers, self._watermarks, self._lag)
+        self._builder.note(plan, by_source, absorbed.by_operator)
+        rows = sum(by_source.values())
         backlog, lag = self._lag.measure(self._readers)
         pending.rows += rows
         pending.epochs += 1
@@ -391,11 +392,12 @@ class Engine:
             watermark_us=watermark_us,
             lag_us=self._watermarks.lag_us(watermark_us),
             future=future,
+            tasks=plan.tasks,
         )
 
-    def _count(self, controls: list[Control], pending: PendingCheckpoint) -> Absorbed:
+    def _count(self, controls: list[Control], plan: Plan, pending: PendingCheckpoint) -> Absorbed:
         """Take over what the tasks wrote; returns sums of their counters."""
-        check_partitions(controls, set(self._resolved), self._partitions)
+        check_partitions(controls, plan.tasks)
         absorbed = absorb(controls, self._state, pending, self._shadow)
         self._partial_aggregation.note(absorbed.by_operator)
         self._builder.partially_aggregated = self._partial_aggregation.operators()
@@ -418,15 +420,13 @@ class Engine:
         )
         self._marks.mark(draft)
         for trace, schema in self._schemas.items():
-            listed = put_trace(
+            put_index(
                 draft,
                 trace,
                 TraceKind(schema.kind),
-                self._state.runs.get(trace, []),
-                partitions=self._partitions,
+                self._state.runs[trace],
                 **self._state.counts.of(trace)._asdict(),
             )
-            self._state.runs[trace] = listed
         for name, reader in self._readers.items():
             position = reader.save(draft)
             mark = self._watermarks.marks_us.get(name)

@@ -12,7 +12,7 @@ from holdfast.runtime.watermarks import Watermarks
 
 def advance(
     plan: Plan, readers: Mapping[str, SourceReader], marks: Watermarks, meter: LagMeter
-) -> tuple[int, int]:
+) -> tuple[dict[str, int], int]:
     """Move every source behind its split.
 
     Args:
@@ -22,9 +22,9 @@ def advance(
         meter: learns how large rows are.
 
     Returns:
-        Rows read, those included that could not be read; and rows too far in the future.
+        Rows read by source, those included that could not be read; and rows too far in the future.
     """
-    total, future = 0, 0
+    by_source, future = dict[str, int](), 0
     for name, split in plan.splits.items():
         readers[name].advance(split)
         observed = plan.observed.get(name)
@@ -38,5 +38,5 @@ def advance(
             counted = observation.rows if observation else plan.counted.get(name)
         rows = rows_of(readers[name], split, counted, plan.scans)
         meter.read(name, split, rows)
-        total += rows
-    return total, future
+        by_source[name] = rows
+    return by_source, future

@@ -20,7 +20,7 @@ from holdfast.ids import CheckpointId
 from holdfast.operators.base import OperatorTask
 from holdfast.runtime.report import CheckpointState
 from holdfast.runtime.task import Control
-from holdfast.state import RunInfo, TraceSchema, expired_runs
+from holdfast.state import RunIndex, RunInfo, TraceSchema
 
 
 class Count(NamedTuple):
@@ -66,7 +66,7 @@ class LiveCounts:
 class EngineState:
     """Everything that moves from epoch to epoch."""
 
-    runs: dict[str, list[RunInfo]] = field(default_factory=dict)
+    runs: dict[str, RunIndex] = field(default_factory=dict)
     counts: LiveCounts = field(default_factory=LiveCounts)
     parent: CheckpointId | None = None
     epoch: int = 0
@@ -74,10 +74,12 @@ class EngineState:
     def expire(self, bounds_us: Mapping[str, int], schemas: Mapping[str, TraceSchema]) -> None:
         """Runs wholly behind the bound leave the lists unread; nobody will ask for them again."""
         for trace, bound_us in bounds_us.items():
-            runs = self.runs.get(trace, [])
-            expired = set(expired_runs(runs, bound_us, time_is_key=schemas[trace].time_is_key))
-            if expired:
-                self.runs[trace] = [run for run in runs if run not in expired]
+            if trace in self.runs:
+                self.runs[trace].expire(bound_us, time_is_key=schemas[trace].time_is_key)
+
+    def lists(self) -> dict[str, list[RunInfo]]:
+        """All runs by trace, oldest first."""
+        return {trace: index.runs() for trace, index in self.runs.items()}
 
 
 @dataclass
@@ -127,8 +129,10 @@ def absorb(
     absorbed = Absorbed()
     for control in controls:
         for run in control.runs:
-            runs = shadow if run.operator in shadow else state.runs
-            runs.setdefault(run.operator, []).append(run)
+            if run.operator in shadow:
+                shadow[run.operator].append(run)
+            else:
+                state.runs[run.operator].add(run)
             absorbed.bytes_new += run.size
         for staged in control.staged:
             pending.staged.setdefault(staged.sink, []).append(staged)

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from pyspark.sql import types as T  # noqa: N812
 from holdfast.clock import Clock
 from holdfast.connectors.base import SourceReader, Split
 from holdfast.connectors.staging import Target
+from holdfast.ids import VNODE_COUNT, IdSource
 from holdfast.operators.base import Analyzed
 from holdfast.operators.columns import BAD, HASH
 from holdfast.operators.declaration import Declaration, Node, SinkNode, SourceNode, upstream
@@ -36,13 +37,14 @@ from holdfast.runtime.quality import (
     observe_expectation,
     read_quality,
 )
-from holdfast.runtime.stage_job import StageJob, sent_jobs
+from holdfast.runtime.stage_job import StageJob, sent_jobs, with_documents
 from holdfast.runtime.task import (
     CONTROL,
     Control,
     StageSpec,
     run_stage,
 )
+from holdfast.runtime.task_counts import TaskCountPolicy
 from holdfast.runtime.watermarks import Observed, count_rows, observe, time_kind
 from holdfast.spark.arrow_types import spark_schema
 from holdfast.spark.classic import (
@@ -57,7 +59,7 @@ from holdfast.spark.classic import (
 )
 from holdfast.spark.partitioning import Shuffle
 from holdfast.state.partition import partition_sql
-from holdfast.storage.open import StorageLocation
+from holdfast.storage.open import StorageLocation, storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,11 +70,12 @@ _CONTROL_ONLY = T.StructType([T.StructField(CONTROL, T.BinaryType())])
 
 @dataclass
 class Plan:
-    """The one action of an epoch, and what to release afterwards."""
+    """The one action of an epoch, and what to release afterwards. tasks: by operator, how many."""
 
     splits: dict[str, Split]
     only: frozenset[str] | None = None
     given: Mapping[int, Any] = field(default_factory=dict)
+    tasks: dict[str, int] = field(default_factory=dict)
     action: Any = None
     stages: list[str] = field(default_factory=list)
     kept: list[Any] = field(default_factory=list)
@@ -106,21 +109,33 @@ class FrameBuilder:
         durable: bool,
         sink_places: Mapping[str, StorageLocation],
         clock: Clock,
+        ids: IdSource,
+        run_count: Callable[[str], int] = lambda _: 0,
     ) -> None:
-        """Remember what stays the same between epochs."""
+        """Remember what stays the same between epochs.
+
+        run_count: how many runs the traces of an operator have now.
+        """
         self._spark = spark
         self._graph = graph
         self._analyzed = analyzed
         self._readers = readers
         self._place, self._partitions, self._durable = place, partitions, durable
-        self._sink_places, self._clock = sink_places, clock
+        self._sink_places, self._clock, self._ids = sink_places, clock, ids
         self._direct = {s.name for s in graph.sinks if s.input.staged_by() is not None}
         self._feeding = _feeding(graph, self._direct)
         self.partially_aggregated: set[str] = set()
         """Operators whose rows are added up in the JVM first; see `PartialAggregationPolicy`."""
         self.classic = is_classic(spark)
         """Whether jobs can travel in local properties; Spark Connect has none."""
-        self._shuffle = Shuffle(partitions, partition_sql(HASH, partitions))
+        self.task_counts = TaskCountPolicy(partitions, self._cores)
+        self._run_count = run_count
+        self.sources_of = {
+            operator.name: frozenset(n.name for n in upstream(operator) if n.name in readers)
+            for operator in graph.operators
+        }
+        """The sources that an operator's rows come from."""
+        self._shuffles: dict[int, Shuffle] = {}
         self._maps: dict[tuple[Any, ...], ArrowMap] = {}
         self._time_kinds: dict[str, str] = {}
 
@@ -141,11 +156,30 @@ class FrameBuilder:
         only: operators and sinks that run, where not all do. given: rows of steps that do not run.
         """
         plan = Plan(dict(splits), only, given or {})
+        plan.tasks = {node.name: self._tasks(node, plan) for node in self._graph.operators}
         if self.classic:
             self._build(plan, {})
             if plan.action is not None:
                 plan_now(plan.action)
         return plan
+
+    def _cores(self) -> int:
+        """How many tasks Spark runs at a time; where it does not tell, all that there may be."""
+        return int(self._spark.sparkContext.defaultParallelism) if self.classic else VNODE_COUNT
+
+    def _tasks(self, node: Declaration, plan: Plan) -> int:
+        if plan.given:  # nobody knows how many rows
+            return self._partitions
+        splits = [plan.splits[name] for name in self.sources_of[node.name] if name in plan.splits]
+        rows = sum(self.task_counts.expected(split) for split in splits)
+        timed = self._analyzed[node.name].task.timed
+        return self.task_counts.choose(node.name, rows, self._run_count(node.name), timed=timed)
+
+    def note(
+        self, plan: Plan, rows: Mapping[str, int], totals: Mapping[str, Mapping[str, int]]
+    ) -> None:
+        """Learn from an epoch: rows by source, and the counters of operators."""
+        self.task_counts.note(plan.splits, rows, self.sources_of, totals)
 
     def begin(self, plan: Plan) -> None:
         """Let the part of a plan that needs no state run already: reading, and the shuffle.
@@ -161,15 +195,18 @@ class FrameBuilder:
 
     def run(self, plan: Plan, jobs: Mapping[str, StageJob]) -> list[Control]:
         """Run the one job of an epoch and read the control rows."""
-        if not self.classic:
-            self._build(plan, jobs)
-        if plan.action is None:
-            return []
+        storage, pipeline = storage_of(self._place), self._graph.pipeline
+        token = self._ids.token
         try:
-            with self._sent(plan, jobs):
-                scans = self._begun_scans(plan)
-                rows = plan.action.collect()
-                plan.scans = scans + self._scans(plan)
+            with with_documents(jobs, plan.tasks, storage, pipeline, token) as sent:
+                if not self.classic:
+                    self._build(plan, sent)
+                if plan.action is None:
+                    return []
+                with self._sent(plan, sent):
+                    scans = self._begun_scans(plan)
+                    rows = plan.action.collect()
+                    plan.scans = scans + self._scans(plan)
         finally:
             self.drop(plan)
         epoch = next(iter(jobs.values())).epoch
@@ -255,20 +292,22 @@ class FrameBuilder:
     ) -> None:
         analyzed = self._analyzed[node.name]
         frame = analyzed.project([self._frame(found, plan, frames) for found in node.inputs])
-        n = self._partitions
+        n = plan.tasks[node.name]
         if node.name in self.partially_aggregated:
             partial = analyzed.partial_aggregate(frame)
             frame = frame if partial is None else partial
         if analyzed.task.timed:
             frame = with_heartbeats(self._spark, frame, n)
-        shuffled = self._shuffle(frame)
+        if n not in self._shuffles:
+            self._shuffles[n] = Shuffle(n, partition_sql(HASH, n))
+        shuffled = self._shuffles[n](frame)
         emit = node.name in self._feeding
         targets = tuple(
             self._target(sink, late=sink.input.late)
             for sink in self._graph.sinks
             if (plan.only is None or sink.name in plan.only) and sink.input.staged_by() is node
         )
-        spec = self._spec(node.name, analyzed, targets, jobs, emit=emit)
+        spec = self._spec(node.name, analyzed, targets, jobs, emit=emit, partitions=n)
         plan.stages.append(node.name)
         if not emit:
             controls.append(self._staged(shuffled, spec, _CONTROL_ONLY))
@@ -288,7 +327,8 @@ class FrameBuilder:
             return ArrowMap(_body(spec), schema)(frame)
         # Adding up in the JVM changes the columns that come in.
         sinks = tuple(target.sink for target in spec.targets)
-        key = (spec.name, spec.emit, sinks, spec.name in self.partially_aggregated)
+        added_up = spec.name in self.partially_aggregated
+        key = (spec.name, spec.partitions, spec.emit, sinks, added_up)
         made = self._maps.get(key)
         if made is None:
             made = self._maps[key] = ArrowMap(_body(spec), schema)
@@ -302,12 +342,13 @@ class FrameBuilder:
         jobs: Mapping[str, StageJob],
         *,
         emit: bool,
+        partitions: int = 1,
     ) -> StageSpec:
         return StageSpec(
             name=name,
             pipeline=self._graph.pipeline,
             place=self._place,
-            partitions=self._partitions,
+            partitions=partitions,
             task=analyzed.task if analyzed else None,
             targets=targets,
             emit=emit,

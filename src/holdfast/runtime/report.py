@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast.connectors.base import Backlog
@@ -50,6 +51,7 @@ class EpochReport:
     outdated: rows that came behind a newer one of their key, which `upsert` ignores.
     bad: by source, rows that could not be read, with the first of them. expectations: by name, how
     many rows met each and how many failed. lag: by source, what is left to read.
+    tasks: by operator, how many tasks it had; few rows get few tasks.
     """
 
     epoch: int
@@ -68,6 +70,7 @@ class EpochReport:
     bad: dict[str, BadRows] = field(default_factory=dict)
     expectations: dict[str, Verdicts] = field(default_factory=dict)
     lag: dict[str, Lag] = field(default_factory=dict)
+    tasks: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def committed(self) -> bool:
@@ -166,6 +169,7 @@ def record_epoch(pipeline: str, report: EpochReport) -> None:
         or None,
         watermark_us=report.watermark_us,
         checkpoint=report.checkpoint.id,
+        tasks=dict(report.tasks),
     )
 
 

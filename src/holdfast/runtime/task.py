@@ -10,7 +10,8 @@ Invariants:
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ from holdfast.errors import HoldfastError, InternalError, InvalidInputError
 from holdfast.ids import CheckpointId, Epoch, RandomIds
 from holdfast.operators.base import EpochContext, OperatorTask, TaskResult, weights_of
 from holdfast.operators.columns import HASH, WEIGHT
-from holdfast.runtime.stage_job import StageJob, received_job
+from holdfast.runtime.stage_job import StageJob, received_job, with_lists
 from holdfast.spark.time_zones import in_utc
 from holdfast.state import (
     BagPartition,
@@ -58,7 +59,8 @@ class Control(msgspec.Struct, frozen=True):
 class StageSpec:
     """What is the same in every epoch. Crosses to executors inside the plan.
 
-    `job` is None where the plan is made ahead of its epoch: see `stage_job`.
+    `job` is None where the plan is made ahead of its epoch: see `stage_job`. `partitions`: how many
+    tasks the operator has in this epoch, each with its range of vnodes.
     """
 
     name: str
@@ -72,28 +74,35 @@ class StageSpec:
     job: StageJob | None = None
 
 
-def check_partitions(controls: Sequence[Control], operators: set[str], partitions: int) -> None:
-    """Every task of every operator reports, and none with rows of another one's partition."""
+def check_partitions(controls: Sequence[Control], tasks: Mapping[str, int]) -> None:
+    """Every task of every operator reports, and none with rows of another one's partition.
+
+    tasks: by operator, how many it had.
+    """
     seen: set[tuple[str, int]] = set()
     for control in controls:
         key = (control.name, control.partition)
-        if control.name not in operators or control.partition < 0:
+        if control.name not in tasks or control.partition < 0:
             continue
-        if key in seen or control.partition >= partitions:
+        if key in seen or control.partition >= tasks[control.name]:
             raise InternalError(
                 "a partition reported twice", operator=control.name, partition=control.partition
             )
         seen.add(key)
-    for name in {control.name for control in controls} & operators:
-        count = sum(1 for control in controls if control.name == name)
-        if count != partitions:
+    counts = Counter(control.name for control in controls)
+    for name, expected in tasks.items():
+        if counts[name] not in (0, expected):
             raise InternalError(
-                "a partition did not report", operator=name, expected=partitions, actual=count
+                "a partition did not report",
+                operator=name,
+                expected=expected,
+                actual=counts[name],
             )
 
 
 _sources: dict[tuple[str, str, str], RunSource] = {}
 _ids = RandomIds()
+_OPEN_MAX = 1024  # a worker takes turns at all partitions: fewer than all runs would find none open
 _frozen = False
 
 
@@ -105,7 +114,9 @@ def source_of(place: StorageLocation, pipeline: str) -> RunSource:
         cache = None
         if place.cache is not None:
             cache = RunCache(place.cache, bytes_max=place.cache_bytes_max, ids=_ids)
-        found = _sources[key] = RunSource(storage_of(place), pipeline=pipeline, cache=cache)
+        found = _sources[key] = RunSource(
+            storage_of(place), pipeline=pipeline, cache=cache, open_max=_OPEN_MAX
+        )
     return found
 
 
@@ -121,6 +132,7 @@ def run_stage(spec: StageSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa
     received = [in_utc(batch) for batch in batches if batch.num_rows]
     partition = task if spec.task is None else partition_of_rows(received, spec.partitions)
     try:
+        job = with_lists(job, partition, spec.place, spec.pipeline)
         yield from _run(spec, job, partition, received)
     except HoldfastError as error:
         error.facts.setdefault("operator", spec.name)

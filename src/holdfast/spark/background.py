@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _ANSWERS = "task int, position int, answer binary"
 _WAIT_SECONDS = 0.5
+_CORES_UNKNOWN = 4
 
 
 def spread(
@@ -54,8 +55,8 @@ def spread(
 
 
 def cores_of(spark: SparkSession) -> int:
-    """How many tasks run at a time; one where Spark does not tell."""
-    return int(spark.sparkContext.defaultParallelism) if is_classic(spark) else 1
+    """How many tasks run at a time; a guess where Spark does not tell, as over Spark Connect."""
+    return int(spark.sparkContext.defaultParallelism) if is_classic(spark) else _CORES_UNKNOWN
 
 
 @dataclass(frozen=True)

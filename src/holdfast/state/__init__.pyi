@@ -7,6 +7,7 @@ from holdfast.state.compaction import CompactionPolicy as CompactionPolicy
 from holdfast.state.compaction import expired_runs as expired_runs
 from holdfast.state.compaction import plan_compaction as plan_compaction
 from holdfast.state.compaction import plan_full_compaction as plan_full_compaction
+from holdfast.state.compaction import plan_trace as plan_trace
 from holdfast.state.compaction import replace as replace
 from holdfast.state.compaction import run_compaction as run_compaction
 from holdfast.state.latest import LatestAnswer as LatestAnswer

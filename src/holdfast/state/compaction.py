@@ -5,8 +5,15 @@ layers, they become one layer of the next. So a trace of n bytes that grows by b
 has about fanout * log(n / b) layers at most, and each byte is written about log(n / b) times,
 with the logarithm to base `fanout`.
 
+A whole trace is planned at once (`plan_trace`): which layers become one follows from their bytes
+over all vnodes, and how many runs they become follows from their bytes, too. Small layers become
+one run for all vnodes, large ones a run for each partition at most. So partitions stay in step, a
+run of a small epoch is never rewritten once for each partition, and the number of files follows
+the bytes of the state and not the number of partitions.
+
 Invariants:
 - A plan takes neighbouring layers only, so that the order of epochs is kept.
+- Two compactions that run at a time share no epoch of a trace, or no vnode.
 - Planning reads no file and changes nothing. The same runs give the same plan.
 - A compaction reads immutable runs and writes one new run, and disturbs no reader of the old ones.
 - The new run is used once it is in a run list, next to or instead of what it replaces: `replace`.
@@ -18,9 +25,12 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+import numpy as np
 
 from holdfast.errors import InvalidInputError
+from holdfast.ids import VNODE_COUNT
 from holdfast.state.merge_iterator import Combine, combined
 from holdfast.state.partition import (
     RunSlice,
@@ -30,17 +40,20 @@ from holdfast.state.partition import (
     partition_range,
     run_slices,
 )
+from holdfast.state.run_info import ALL_VNODES, RunInfo, VnodeRange
 from holdfast.state.run_writer import RunWriter, RunWriterOptions
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import views_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from holdfast.state.run_info import RunInfo, RunTarget, VnodeRange
+    from holdfast.state.run_info import RunTarget
     from holdfast.state.run_reader import RunSource
     from holdfast.state.schema import TraceSchema
     from holdfast.storage.base import Storage
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +62,26 @@ class CompactionPolicy:
 
     A larger `fanout` writes less and leaves more runs to look into; a smaller one the reverse.
     `runs_max` bounds the layers of a partition whatever their sizes. Runs below `tier_bytes`
-    are all of the lowest tier, so that tiny runs do not make tiers of their own.
+    are all of the lowest tier, so that tiny runs do not make tiers of their own. Up to `run_bytes`
+    become one run for all partitions; a larger one makes fewer files, and more for each to read.
     """
 
     fanout: int = 4
     runs_max: int = 24
     tier_bytes: int = 1 << 20
+    run_bytes: int = 32 << 20
 
     def __post_init__(self) -> None:
         """Refuse what can never work."""
-        if self.fanout < 2 or self.runs_max < 2 or self.tier_bytes < 1:
+        if self.fanout < 2 or self.runs_max < 2 or min(self.tier_bytes, self.run_bytes) < 1:
             raise InvalidInputError(
                 "the compaction policy is not usable",
                 kind="invalid_merge_policy",
                 fanout=self.fanout,
                 runs_max=self.runs_max,
                 tier_bytes=self.tier_bytes,
-                remedy="fanout >= 2, runs_max >= 2, tier_bytes >= 1",
+                run_bytes=self.run_bytes,
+                remedy="fanout >= 2, runs_max >= 2, tier_bytes >= 1, run_bytes >= 1",
             )
 
 
@@ -100,6 +116,118 @@ def plan_compaction(
     sizes = [_bytes(layer) for layer in all_layers]
     span = choose_layers(sizes, policy)
     return None if span is None else _plan(all_layers, span, within)
+
+
+def plan_trace(
+    runs: Iterable[RunInfo],
+    counts: Sequence[int],
+    policy: CompactionPolicy,
+    busy: Sequence[CompactionPlan] = (),
+) -> list[CompactionPlan]:
+    """The next compaction of a whole trace, in units that can be done one by one or together.
+
+    Args:
+        runs: all runs of the trace.
+        counts: the numbers of ranges that vnodes may be cut into, ascending; the last one is the
+            number of partitions.
+        policy: when runs are compacted, and into how many.
+        busy: compactions of this trace that run now; only layers newer than theirs are taken.
+
+    Returns:
+        Plans for ranges of vnodes that do not overlap; none when all is in good order.
+    """
+    all_layers = layers(run_slices(runs))
+    first = max(
+        (n + 1 for n, layer in enumerate(all_layers) if any(_meets(layer, plan) for plan in busy)),
+        default=0,
+    )
+    free = all_layers[first:]
+    span = _choose_span(free, policy)
+    if span is None:
+        return []
+    chosen = [run_slice for layer in free[span[0] : span[1]] for run_slice in layer]
+    older = [s for layer in all_layers[: first + span[0]] for s in layer]
+    return [
+        _unit(chosen, within, bottom=not any(s.vnodes.intersect(within) for s in older))
+        for within in _ranges(chosen, counts, policy, _depths(chosen))
+    ]
+
+
+def _meets(layer: Sequence[RunSlice], plan: CompactionPlan) -> bool:
+    low, high = plan.epoch_low, plan.epoch_high
+    return any(s.run.epoch_low <= high and low <= s.run.epoch_high for s in layer)
+
+
+def _choose_span(
+    all_layers: Sequence[Sequence[RunSlice]], policy: CompactionPolicy
+) -> tuple[int, int] | None:
+    """Which layers of a trace to compact: those that some partition reads as many come first.
+
+    Layers of a trace are one layer in every partition, but for those whose compaction ended in some
+    partitions only, or was planned when there was another number of partitions.
+    """
+    uneven = [1 if _even(layer) else int(_depths(layer).max()) for layer in all_layers]
+    for number, depth in reversed([*enumerate(uneven)]):
+        if depth >= policy.fanout:
+            return number, number + 1
+    span = choose_layers([_bytes(layer) for layer in all_layers], policy)
+    if span is None and sum(uneven) > policy.runs_max:
+        number = uneven.index(max(uneven))
+        return number, number + 1
+    return span
+
+
+def _even(layer: Sequence[RunSlice]) -> bool:
+    first = layer[0].run
+    same = (first.epoch_low, first.epoch_high)
+    return all((s.run.epoch_low, s.run.epoch_high) == same for s in layer)
+
+
+def _depths(slices: Sequence[RunSlice]) -> np.ndarray:
+    """For each vnode, how many of the slices have it."""
+    depths = np.zeros(VNODE_COUNT, np.int64)
+    for run_slice in slices:
+        depths[run_slice.vnodes.low : run_slice.vnodes.high] += 1
+    return depths
+
+
+def _ranges(
+    slices: Sequence[RunSlice],
+    counts: Sequence[int],
+    policy: CompactionPolicy,
+    depths: np.ndarray,
+    within: VnodeRange = ALL_VNODES,
+) -> Iterator[VnodeRange]:
+    """Ranges of about `run_bytes` in which there is something to compact."""
+    if depths[within.low : within.high].max() < 2:
+        return
+    inside = [s for s in slices if s.vnodes.intersect(within)]
+    if len(counts) == 1 or sum(_bytes_inside(s, within) for s in inside) <= policy.run_bytes:
+        yield within
+        return
+    for number in range(counts[1]):
+        part = partition_range(number, counts[1])
+        if within.low <= part.low and part.high <= within.high:
+            yield from _ranges(inside, counts[1:], policy, depths, part)
+
+
+def _bytes_inside(run_slice: RunSlice, within: VnodeRange) -> int:
+    common = run_slice.vnodes.intersect(within)
+    return RunSlice(run_slice.run, common).bytes_estimate if common else 0
+
+
+def _unit(slices: Sequence[RunSlice], within: VnodeRange, *, bottom: bool) -> CompactionPlan:
+    chosen = [s for s in slices if s.vnodes.intersect(within)]
+    runs = tuple({run_slice.run.path: run_slice.run for run_slice in chosen}.values())
+    return CompactionPlan(
+        runs=runs,
+        vnodes=within,
+        epoch_low=min(run.epoch_low for run in runs),
+        epoch_high=max(run.epoch_high for run in runs),
+        generation=1 + max(run.generation for run in runs),
+        bottom=bottom,
+        bytes_estimate=sum(_bytes_inside(s, within) for s in chosen),
+    )
 
 
 def plan_full_compaction(
@@ -166,16 +294,7 @@ def _plan(
     all_layers: list[list[RunSlice]], span: tuple[int, int], within: VnodeRange
 ) -> CompactionPlan:
     chosen = [run_slice for layer in all_layers[span[0] : span[1]] for run_slice in layer]
-    runs = tuple({run_slice.run.path: run_slice.run for run_slice in chosen}.values())
-    return CompactionPlan(
-        runs=runs,
-        vnodes=within,
-        epoch_low=min(run.epoch_low for run in runs),
-        epoch_high=max(run.epoch_high for run in runs),
-        generation=1 + max(run.generation for run in runs),
-        bottom=span[0] == 0,
-        bytes_estimate=_bytes(chosen),
-    )
+    return _unit(chosen, within, bottom=span[0] == 0)
 
 
 def expired_runs(
@@ -237,13 +356,13 @@ def replace(runs: Sequence[RunInfo], compacted: RunInfo) -> list[RunInfo]:
     return live_runs([*runs, compacted])
 
 
-class BackgroundCompaction:
-    """One compaction in a thread of its own."""
+class BackgroundCompaction(Generic[_T]):
+    """Compactions in a thread of their own."""
 
-    def __init__(self, work: Callable[[Callable[[], bool]], RunInfo | None]) -> None:
+    def __init__(self, work: Callable[[Callable[[], bool]], _T]) -> None:
         """Start; `work` gets a function that says whether it should stop."""
         self._stop = threading.Event()
-        self._result: RunInfo | None = None
+        self._result: _T | None = None
         self._error: BaseException | None = None
         self._work = work
         self._thread = threading.Thread(target=self._run, name="holdfast-compaction", daemon=True)
@@ -264,9 +383,9 @@ class BackgroundCompaction:
         """Ask it to stop; it leaves nothing behind."""
         self._stop.set()
 
-    def result(self) -> RunInfo | None:
-        """Wait; the compacted run, or None if it was cancelled. Its error is raised here."""
+    def result(self) -> _T:
+        """Wait; what the work came to. Its error is raised here."""
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._result
+        return cast("_T", self._result)

@@ -119,7 +119,8 @@ def run_age(run: RunInfo) -> tuple[int, int, VnodeRange]:
 
 def run_slices(runs: Iterable[RunInfo], within: VnodeRange = ALL_VNODES) -> list[RunSlice]:
     """What has to be read for these vnodes, oldest first."""
-    inside = [run for run in runs if run.vnodes.intersect(within)]
+    low, high = within.low, within.high
+    inside = [run for run in runs if run.vnodes.low < high and low < run.vnodes.high]
     inside.sort(key=run_age)
     neighbours = _near(inside)
     slices: list[RunSlice] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import holdfast as hf
+from holdfast.runtime import compaction_work as working
 from holdfast.runtime import compactor as merging
 from holdfast.state import CompactionPolicy, runs_of
 from holdfast.state.partition import layers, run_slices
@@ -48,10 +49,10 @@ def test_a_start_without_new_rows_merges_nothing(spark, tmp_path, monkeypatch) -
         for number in range(RUNS_MAX + 2):
             write_rows(tmp_path / "in", number, [("k", 1, 1.0, 1)])
         assert run().epochs == RUNS_MAX + 2
-    policy, real, merges = CompactionPolicy(fanout=3, runs_max=RUNS_MAX), merging.run_compaction, []
+    policy, real, merges = CompactionPolicy(fanout=3, runs_max=RUNS_MAX), working.run_compaction, []
     monkeypatch.setattr(merging, "CompactionPolicy", lambda: policy)
     monkeypatch.setattr(
-        merging, "run_compaction", lambda *args, **more: (merges.append(1), real(*args, **more))[1]
+        working, "run_compaction", lambda *args, **more: (merges.append(1), real(*args, **more))[1]
     )
     assert run().epochs == 0
     assert merges == []
