@@ -178,8 +178,8 @@ MUTATIONS = [
     _m(
         SETTINGS + "test_a_hold_does_not_move_before_its_checkpoint_is_durable",
         "runtime/engine.py",
-        "        rows, future = advance(plan, self._readers, self._watermarks, self._lag)\n",
-        "        rows, future = advance(plan, self._readers, self._watermarks, self._lag)\n"
+        "        by_source, future = advance(plan, self._readers, self._watermarks, self._lag)\n",
+        "        by_source, future = advance(plan, self._readers, self._watermarks, self._lag)\n"
         "        for reader in self._readers.values():\n"
         "            if self._store.current is not None:\n"
         "                reader.committed(self._store.current, reader.save(None))\n",
