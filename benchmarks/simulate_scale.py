@@ -61,36 +61,72 @@ SHAPES = (
     ("4,096 partitions, all busy", 16, 256, 4_096),
 )
 KEYS, CHANGES = 250_000, 250  # of one partition, and in one epoch
+CHANGED_SHARE = 1e-5  # of all keys, in a second: each key changes about once a day
 
 
-def distinct(changes: float) -> float:
+def distinct(changes: float, keys: float) -> float:
     """How many keys so many changes hit, of those that one partition has."""
-    return KEYS * -math.expm1(-changes / KEYS)
+    return keys * -math.expm1(-changes / keys)
 
 
 class OnePartition:
     """The layers of one partition, and what the policy makes of them."""
 
-    def __init__(self) -> None:
-        """Empty."""
-        self.layers: list[tuple[int, int, int]] = []  # first epoch, last epoch, changes
-        self.epoch = self.written = self.merged = 0
+    def __init__(self, keys: float = KEYS, changes: float = CHANGES) -> None:
+        """Empty. changes: in one epoch."""
+        self._keys, self._changes = keys, changes
+        self.layers: list[tuple[int, int, float]] = []  # first epoch, last epoch, changes
+        self.epoch = self.written = self.merged = self.merges = 0
 
     def step(self) -> None:
         """One epoch and the compactions that follow."""
         self.epoch += 1
-        self.layers.append((self.epoch, self.epoch, CHANGES))
-        self.written += size_of(CHANGES)
-        while (span := choose_layers([size_of(c) for _, _, c in self.layers], POLICY)) is not None:
+        self.layers.append((self.epoch, self.epoch, self._changes))
+        self.written += self._size(self._changes)
+        while (span := choose_layers([self._size(c) for *_, c in self.layers], POLICY)) is not None:
             chosen = self.layers[span[0] : span[1]]
             changes = sum(c for _, _, c in chosen)
             self.layers[span[0] : span[1]] = [(chosen[0][0], chosen[-1][1], changes)]
-            self.merged += size_of(changes)
+            self.merged += self._size(changes)
+            self.merges += 1
+
+    def _size(self, changes: float) -> int:
+        return size_of(changes, self._keys)
+
+    def bytes(self) -> int:
+        """Of all layers."""
+        return sum(self._size(changes) for *_, changes in self.layers)
 
 
-def size_of(changes: int) -> int:
+def size_of(changes: float, keys: float = KEYS) -> int:
     """Bytes of a run with the keys that so many changes hit."""
-    return max(1, int(distinct(changes) * ROW_BYTES))
+    return max(1, int(distinct(changes, keys) * ROW_BYTES))
+
+
+def paper() -> list[dict[str, Any]]:
+    """What the policy does to one partition of the large pipelines of the page."""
+    rows = []
+    for keys in (10**9, 10**12):
+        for partitions in (256, 4_096):
+            for seconds in (1, 10, 60):
+                changes = keys * CHANGED_SHARE * seconds / partitions
+                partition = OnePartition(keys / partitions, changes)
+                for _ in range(min(100_000, int(3 / (CHANGED_SHARE * seconds)))):
+                    partition.step()
+                rows.append(
+                    {
+                        "keys": keys,
+                        "partitions": partitions,
+                        "seconds": seconds,
+                        "changes": changes,
+                        "epochs": partition.epoch,
+                        "layers": len(partition.layers),
+                        "bytes": partition.bytes(),
+                        "amplification": 1 + partition.merged / partition.written,
+                        "merges": partition.merges / partition.epoch,
+                    }
+                )
+    return rows
 
 
 def one_partition(epochs: tuple[int, ...]) -> tuple[list[dict[str, Any]], dict[int, Any]]:
@@ -262,7 +298,7 @@ def main() -> None:
                 flush=True,
             )
     if args.out:
-        results = {**where(), "one_partition": curve, "pipelines": points}
+        results = {**where(), "one_partition": curve, "pipelines": points, "paper": paper()}
         Path(args.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
@@ -280,6 +316,7 @@ def where() -> dict[str, Any]:
         "row_bytes": ROW_BYTES,
         "keys": KEYS,
         "changes": CHANGES,
+        "changed_share": CHANGED_SHARE,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
     }
 
