@@ -150,7 +150,7 @@ def one_partition(epochs: tuple[int, ...]) -> tuple[list[dict[str, Any]], dict[i
                     "layers": statistics.mean(window[-1000:]),
                     "layers_max": max(window),
                     "amplification": (partition.written + partition.merged) / partition.written,
-                    "compactions": partition.merged / partition.written,
+                    "merges": partition.merges / partition.epoch,
                 }
             )
     cpu = (time.process_time() - begun) / partition.epoch
