@@ -27,6 +27,7 @@ STEPS = st.lists(
         st.tuples(st.just("epoch"), st.integers(0, 2**30), st.integers(0, 3)),
         st.tuples(st.just("epoch"), st.integers(0, 2**30), st.integers(0, 3)),
         st.tuples(st.just("epoch"), st.integers(0, 2**30), st.integers(0, 3)),
+        st.tuples(st.just("wide"), st.integers(0, 8), st.integers(0, 8)),
         st.tuples(st.just("compact"), st.integers(0, 15), st.booleans()),
         st.tuples(st.just("empty"), st.integers(0, 15), st.booleans()),
         st.tuples(st.just("later"), st.integers(0, 15), st.booleans()),
@@ -81,6 +82,15 @@ class Both:
                 when = None if time == 3 else self.bound + time * (1 + partition % 2)
                 vnodes = partition_range(partition, self.partitions)
                 self.add(self.run(vnodes, self.epoch, self.epoch, time=when))
+
+    def wide(self, first, second):
+        """One task of an epoch speaks for several partitions."""
+        low, high = sorted((first % self.partitions, second % self.partitions))
+        self.epoch += 1
+        vnodes = VnodeRange(
+            partition_range(low, self.partitions).low, partition_range(high, self.partitions).high
+        )
+        self.add(self.run(vnodes, self.epoch, self.epoch))
 
     def plan(self, partition, full):
         partition %= self.partitions

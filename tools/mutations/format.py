@@ -138,7 +138,7 @@ MUTATIONS = [
     ),
     _r(
         "        if all(run.epoch_low > part.newest for part in parts):",
-        "        if any(run.epoch_low > part.newest for part in parts):",
+        "        if all(run.epoch_low >= part.newest for part in parts):",
     ),
     _r(
         "            self._parts[place] = part\n            self._touched.add(place)\n",
