@@ -321,6 +321,31 @@ def _expects(sink: Parquet, point: str) -> bool:
     return remote == (point == "output.after_bucket")
 
 
+def test_parts_of_a_split_that_was_not_finished_do_not_count(s3_url, s3_options, tmp_path) -> None:
+    """A crash among the parts of a bucket, then other limits: the bucket counts, its parts go."""
+    store = StorageLocation(str(tmp_path / "store"))
+    storage = open_storage(s3_url, options=s3_options)
+    sink = Parquet(s3_url, mode="upsert", storage_options=s3_options)
+    rows = [(f"key-{n}", 1.0, 1) for n in range(200)]
+    sink_writer(sink, store).commit(token_of(sink_writer(sink, store), store, 1, rows))
+    for path in ("part-03.parquet", "part-05.parquet"):
+        label = path.removesuffix(".parquet")
+        storage.put(f"{label}d5.parquet", storage.get(path))
+    writer = sink_writer(sink, store)
+    assert writer.extent()[0] == 18
+    changes = [(f"key-{n}", 1.0, -1) for n in range(100)]
+    writer.commit(token_of(writer, store, 2, changes, by_slot=True))
+    paths = [entry.path for entry in storage.list("")]
+    assert len(paths) == 16 and writer.extent() == (16, 2)
+    tables = [pq.read_table(pa.BufferReader(storage.get(path))) for path in paths]
+    left = Counter({(f"key-{n}", "1.0"): 1 for n in range(100, 200)})
+    assert sum((_counted(table) for table in tables), Counter()) == left
+
+
+def sink_writer(sink: Parquet, store: StorageLocation):
+    return sink.open("out", "p", store, None)
+
+
 def test_an_output_of_an_older_version_goes_on(tmp_path) -> None:
     """Sixteen files without slots, named by bucket and epoch: its rows are retracted and split."""
     table = pa.table({"k": [f"key-{n}" for n in range(3_000)], "x": np.arange(3_000) / 2})
