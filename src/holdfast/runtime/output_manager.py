@@ -90,7 +90,7 @@ class Outputs:
     @property
     def properties(self) -> dict[str, str]:
         """What a manifest says from now on: a sink's output without a record is not an old one."""
-        return {OWNED: published_text({name: int(o.epoch) for name, o in self.owners.items()})}
+        return {OWNED: published_text(self.owners)}
 
     def look(
         self,

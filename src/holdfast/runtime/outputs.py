@@ -56,6 +56,11 @@ class History:
         """The newest epoch of a sink that waits to be published."""
         return (self.waiting or {}).get(sink, NOTHING)
 
+    def empty(self, sink: str) -> bool:
+        """Whether it is known that nothing of a sink was ever published up to here."""
+        told = (self.published or {}).get(sink)
+        return told == NOTHING and self.staged(sink) == NOTHING
+
     def at(self, epoch: int) -> str | None:
         """The checkpoint of an epoch, as far as it is retained."""
         return (self.chain or {}).get(epoch)
@@ -109,9 +114,17 @@ def history_of(
     )
 
 
-def published_text(epochs: Mapping[str, int]) -> str:
-    """The value of the property: by sink, the newest published epoch, as far as there is room."""
-    text = msgspec.json.encode({name: e for name, e in epochs.items() if e != NOTHING}).decode()
+def published_text(owners: Mapping[str, Owner]) -> str:
+    """The value of the property: by sink, the newest published epoch, as far as there is room.
+
+    -1 says that nothing of the sink lies there, so that going back to here empties the output.
+    """
+    epochs = {
+        name: NOTHING if not owner.parts and owner.version == NOTHING else int(owner.epoch)
+        for name, owner in owners.items()
+        if not owner.building
+    }
+    text = msgspec.json.encode(epochs).decode()
     return text if len(text) <= _TEXT_MAX else "1"
 
 
@@ -199,6 +212,8 @@ def _own(
             if not found.whole:
                 return _rebuild(sink, found, history, "parts of it are missing")
     ahead = owner.epoch > (history.epoch or 0) or _ahead(found, history)
+    if ahead and not found.retractable and not found.shared and history.empty(sink):
+        return Decision("empty", f"nothing was published up to epoch {history.epoch}")
     if ahead:
         return _back(found, history)
     return Decision("claim", "kept as it is") if wish == "keep" else Decision("continue")

@@ -161,13 +161,25 @@ def test_going_back_far_asks_all_sinks_first(place) -> None:
     assert place.rows("up", "k", "t") == want
 
 
-def test_going_back_before_the_first_output_works(place) -> None:
-    """A checkpoint from before the first row of an upsert output can be restored."""
+@pytest.mark.parametrize("behind", ["a filter", "a user function"])
+def test_going_back_before_the_first_output_works(place, behind) -> None:
+    """A checkpoint from before the first row of an upsert output can be restored.
+
+    Behind a user function the rows cannot be made again, and need not be: there were none.
+    """
+
+    def largest(rows, _state, _context):
+        kept = rows.group_by("k").aggregate([("x", "max")]).rename_columns(["k", "x"])
+        return kept, kept
 
     def pipe() -> hf.Pipeline:
         p = place.pipeline()
-        rows = p.source("s", place.files(SCHEMA, files_max=1))
-        p.sink("a", rows.where("x > 100"), place.out("up", mode="upsert"))
+        rows = p.source("s", place.files(SCHEMA, files_max=1)).where("x > 100")
+        if behind == "a user function":
+            rows = rows.apply(
+                largest, key="k", state_schema="x long", output_schema=SCHEMA, name="f"
+            )
+        p.sink("a", rows, place.out("up", mode="upsert"))
         return p
 
     longs(place, 0, [1], [1])

@@ -69,6 +69,14 @@ CASES = [
      "retract"),
     ("it cannot go back by itself", found(owner(epoch=9, checkpoint="c9"), (9,),
      retractable=False), {}, "rebuild"),
+    ("nothing was published before the epoch that it goes back to", found(owner(epoch=9,
+     checkpoint="c9"), (9,), retractable=False), {"published": {"s": -1}}, "empty"),
+    ("the same, but an epoch waits to be published", found(owner(epoch=9, checkpoint="c9"), (9,),
+     retractable=False), {"published": {"s": -1}, "waiting": {"s": 7}}, "rebuild"),
+    ("the same in a place that others share", found(owner(epoch=9, checkpoint="c9"), (9,),
+     retractable=False, shared=True), {"published": {"s": -1}}, "rebuild"),
+    ("nobody knows what was published before", found(owner(epoch=9, checkpoint="c9"), (9,),
+     retractable=False), {"published": {}}, "rebuild"),
     ("rebuilt after the epoch that it goes back to", found(owner(epoch=9, checkpoint="c9",
      since=8), (8, 9)), {}, "rebuild"),
     ("rebuilt before the epoch that it goes back to", found(owner(epoch=9, checkpoint="c9",
@@ -347,5 +355,12 @@ def test_a_kept_or_strange_output_is_not_filled_or_mixed() -> None:
 
 def test_the_property_of_a_manifest_tells_the_newest_published_epochs() -> None:
     """Also where it is full, or was written by a version that did not tell."""
-    assert published_text({"a": 7, "b": -1}) == '{"a":7}'
-    assert published_text({f"sink-{n}": n for n in range(200)}) == "1"
+    owners = {
+        "a": owner(epoch=7, parts=3),
+        "b": owner(epoch=-1),
+        "c": owner(epoch=4, version=4),
+        "d": owner(epoch=5, parts=1, building=True),
+        "e": owner(epoch=5),
+    }
+    assert published_text(owners) == '{"a":7,"b":-1,"c":4,"e":-1}'
+    assert published_text({f"sink-{n}": owner(epoch=n, parts=1) for n in range(200)}) == "1"
