@@ -16,8 +16,8 @@ MUTATIONS = [
     Mutation(
         SPLIT,
         ROOM + "rewrite.py",
-        "halves = bucket.split(min(spread,",
-        "halves = bucket.split(0 * min(spread,",
+        "halves = bucket.split(min(_bits_for(",
+        "halves = bucket.split(0 * min(_bits_for(",
     ),
     Mutation(
         UPSERT + "test_a_part_never_holds_more_than_its_bytes",
