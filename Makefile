@@ -2,7 +2,7 @@
 # Both prepare .venv by themselves; see tools/setup.py. Needed beforehand: Python 3.11+ with pip.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready run test test-fast test-sparks check soak bench mutants clean
+.PHONY: help setup ready run test test-fast test-sparks test-cluster check soak bench mutants clean
 
 # python3 if it is new enough, otherwise the newest that is.
 PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -15,7 +15,7 @@ IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/
 PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## prepare .venv with everything that tests and checks need (other targets do it themselves)
 	@$(SETUP) dev
@@ -24,6 +24,7 @@ setup:  ## prepare .venv with everything that tests and checks need (other targe
 ready: setup  ## set-up, and Spark's classes kept in .venv so that tests start it sooner (tests do it themselves)
 	@$(IN_VENV) HOLDFAST_CACHE="$(CURDIR)/.venv/cache" JDK_JAVA_OPTIONS="-XX:TieredStopAtLevel=1" \
 		.venv/bin/holdfast warmup || echo "tests go on without it, and take longer"
+	@$(IN_VENV) .venv/bin/python -m tests.helpers.servers
 
 run:  ## orders through a pipeline on Spark, checked against Spark's own answer; again: it goes on
 	@$(SETUP) run
@@ -39,6 +40,10 @@ test-fast: setup  ## without Spark, servers, network and series of crashes: abou
 # Each Spark has an environment of its own, made once: several hundred MB each.
 test-sparks: setup  ## a short suite on PySpark 4.0 to 4.3; SPARKS="4.0 4.2" to choose
 	@$(IN_VENV) .venv/bin/python tools/sparks.py $(SPARKS)
+
+# A standalone cluster of two workers, Spark Connect on it and an S3 server, all on loopback.
+test-cluster: ready  ## pipelines on a Spark cluster with the store on S3: 20 kills, all operators
+	@HOLDFAST_SOAK=1 $(PYTEST) --timeout 7200 $(or $(TESTS),tests/integration/cluster)
 
 check: setup  ## ruff, formatting, mypy --strict and the tests that look at the repository itself
 	@.venv/bin/ruff check .

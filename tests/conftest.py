@@ -160,7 +160,7 @@ def spark():
     from pyspark.sql import SparkSession
 
     session = (
-        SparkSession.builder.master("local[2]")
+        SparkSession.builder.master(os.environ.get("HOLDFAST_TEST_MASTER", "local[2]"))
         .appName("holdfast-tests")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")

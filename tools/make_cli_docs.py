@@ -104,6 +104,8 @@ _MEANINGS = {
     "changes": "rows that operators changed",
     "checkpoint": "id of the checkpoint",
     "checkpoints": "checkpoints, or how many",
+    "master": "the master whose executors were asked; null without `--master`",
+    "executors": "what each executor has said; see [clusters](../guides/cluster.md)",
     "checks": "everything that was looked at",
     "children": "live checkpoints that were built on it",
     "columns": "of the rows, in order",

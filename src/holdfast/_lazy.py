@@ -10,7 +10,6 @@ import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 _LINE = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
@@ -32,7 +31,7 @@ def attach(
     Raises:
         AttributeError: from `__getattr__`, when the list does not have the name.
     """
-    stub = Path(file).with_suffix(".pyi").read_text(encoding="utf-8")
+    stub = _read(package, f"{file.rpartition('.')[0]}.pyi")
     modules = {name: module for module, name in _LINE.findall(stub)}
     names = sorted(modules)
 
@@ -50,3 +49,14 @@ def attach(
         return value
 
     return load, lambda: names, names
+
+
+def _read(package: str, path: str) -> str:
+    """A file of a package, which may lie in a zip: executors get it like that.
+
+    The path is not normalised: a loader knows `./name.zip/...` by that text alone.
+    """
+    spec = sys.modules[package].__spec__
+    loader: Any = spec.loader if spec is not None else None
+    data: bytes = loader.get_data(path)
+    return data.decode()

@@ -89,6 +89,7 @@ draft_outdated | InvalidInput | another checkpoint was committed since the draft
 duplicate_name | InvalidInput | two parts of a pipeline have one name | give each a name of its own
 epoch_used | InvalidInput | the epoch was used before | take `epoch_next` of the store
 error | Holdfast | the root of the tree; never raised by itself |
+executors_unfit | InvalidInput | executors cannot run a pipeline: Python, packages, or the store from there | do what each finding says; `holdfast doctor --master` shows all
 fenced | Fenced | another writer has taken over | stop this process
 file_not_listed | InvalidInput | a file that should leave a draft is not in it | name files that the parent or the draft lists
 fingerprint_differs | Incompatible | the running pipeline is not the one that wrote the checkpoint | run the old one, choose another name, or allow changes
@@ -121,6 +122,7 @@ java_too_old | Incompatible | Java was found, but is older than 17 | install a n
 kept_is_damaged | Corruption | the checkpoint that would stay is not whole, so nothing is dropped | repair it, or commit another one
 label_taken | Conflict | another checkpoint has that label | unpin it, or choose another label
 locked | Conflict | a live process on this machine holds the pipeline | stop it, or open with `takeover=True`
+master_unreachable | Storage | nobody listens at the address of Spark's master | start the master, or correct its address
 misplaced | Corruption | name and content of a file disagree | give it its old name back
 missing | Corruption | a manifest that the catalog names is not there | recover to an intact checkpoint
 missing_extra | InvalidInput | a package for this feature is not installed | install the extra that is named
@@ -130,6 +132,7 @@ no_bucket | Storage | the bucket does not exist | create it or correct the name
 no_checkpoint | NotFound | no checkpoint fits that reference | list what is there
 no_class_archive | Incompatible | `warmup`: this Java wrote no archive of classes; the last line of its output is given | pipelines run without it; a full JDK writes one
 no_conditional_put | Storage | the object store cannot put-if-absent | use one that can: fencing depends on it
+no_executors | Storage | no executor took a task in time | look at the master's page: workers, cores, memory
 no_intact_checkpoint | Corruption | checkpoints are there, but none is whole | bring files back, or begin under another name
 no_java | NotFound | Spark needs Java, and none was found | install 17 or newer and set `JAVA_HOME`, or run `make setup`
 no_memory | Storage | there is not enough memory | free some, or ask for less
@@ -160,6 +163,7 @@ retired | NotFound | the checkpoint was given up while it was read | read a newe
 run_lists_differ | Corruption | a task read other run lists than the driver wrote for its epoch | run it again; nothing was committed
 secret_in_url | InvalidInput | an address carries credentials or parameters | give them through options or the environment
 segment_differs | Corruption | a segment lists other files than its manifest says | verify, then `holdfast recover --plan`
+session_failed | Storage | Spark's master gave no session | look at the master's log: address, version, whether it accepts applications
 sink_failed | Storage | a sink could not publish; its rows are kept | repair the cause and run again, or set the epoch aside and publish it later
 spool_failed | Storage | the temporary directory cannot take an object on its way | free some space there, or set `TMPDIR`
 storage | Storage | the environment failed | see the facts

@@ -49,6 +49,17 @@ class S3Server:
             "client_options": {"allow_http": True},
         }
 
+    @property
+    def environment(self):
+        """The same for a process that reads it from its environment."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": ACCESS,
+            "AWS_SECRET_ACCESS_KEY": SECRET,
+            "AWS_ALLOW_HTTP": "true",
+        }
+
 
 def cache_directory():
     """Where built servers are kept: `HOLDFAST_CACHE`, or the user's cache."""
@@ -94,7 +105,8 @@ def _go_install(go, folder, program):
         (Path(name) / "versitygw").rename(program)
 
 
-def _free_port():
+def free_port():
+    """A port of the loopback interface that nobody listens on."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return listener.getsockname()[1]
@@ -107,7 +119,7 @@ def versitygw(folder):
     data, meta = Path(folder) / "data", Path(folder) / "meta"
     (data / BUCKET).mkdir(parents=True)
     meta.mkdir()
-    port = _free_port()
+    port = free_port()
     log = (Path(folder) / "log").open("wb")
     process = subprocess.Popen(
         [str(program), "--port", f"127.0.0.1:{port}", "--access", ACCESS, "--secret", SECRET,
@@ -118,13 +130,25 @@ def versitygw(folder):
         _wait(process, port, Path(folder) / "log")
         yield S3Server(f"http://127.0.0.1:{port}", process.pid)
     finally:
-        process.terminate()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        stop(process)
         log.close()
+
+
+def stop(process):
+    """End a process that was started here: asked first, killed after ten seconds."""
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def listens(port):
+    """Whether somebody listens on a port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _wait(process, port, log):
@@ -133,9 +157,14 @@ def _wait(process, port, log):
         if process.poll() is not None:
             last = log.read_text(errors="replace").strip().splitlines()[-1:]
             raise UnavailableError(f"versitygw ended at once: {' '.join(last)}")
-        with socket.socket() as probe:
-            probe.settimeout(1)
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
+        if listens(port):
+            return
         time.sleep(0.05)
     raise UnavailableError(f"versitygw did not listen within {_START_S} s")
+
+
+if __name__ == "__main__":  # `make ready` builds what tests need, so that no test waits for it
+    try:
+        build_versitygw()
+    except UnavailableError as missing:
+        print(f"tests that need an S3 server will be skipped: {missing}")

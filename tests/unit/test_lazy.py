@@ -6,9 +6,13 @@ import importlib
 import pkgutil
 import re
 import sys
+import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
+
+from holdfast._lazy import attach
 
 PACKAGES = ["holdfast", "holdfast.checkpoint", "holdfast.state", "holdfast.storage"]
 LINE = re.compile(r"^from (\S+) import (\w+) as \2$", re.MULTILINE)
@@ -73,3 +77,18 @@ def test_a_new_public_name_is_one_line(tmp_path, monkeypatch):
     assert toy.hammer() == "hit"
     for name in ("toy_names", "toy_names.tools"):
         monkeypatch.delitem(sys.modules, name)
+
+
+def test_the_list_of_names_is_read_by_the_path_that_the_loader_knows(monkeypatch):
+    """Executors find the package in `./holdfast.zip`; another spelling of that is no file of a zip."""
+
+    class Loader:
+        def get_data(self, path):
+            assert path == "./holdfast.zip/shipped/__init__.pyi"
+            return b"from shipped.module import name as name\n"
+
+    module = types.ModuleType("shipped")
+    module.__spec__ = ModuleSpec("shipped", Loader())
+    monkeypatch.setitem(sys.modules, "shipped", module)
+    _, _, names = attach("shipped", "./holdfast.zip/shipped/__init__.py")
+    assert names == ["name"]

@@ -1,4 +1,4 @@
-"""Mutations of what runs on clusters: the cache of runs on executors' disks, the look at executors."""
+"""Mutations of what runs on clusters: the cache of runs, the look at executors."""
 
 from __future__ import annotations
 

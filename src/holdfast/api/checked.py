@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.arguments import whole_number
+from holdfast.arguments import instance_of, whole_number
 from holdfast.errors import InvalidInputError
 from holdfast.ids import VNODE_COUNT
+from holdfast.settings import Settings
 
 
 def check_connector(connector: object, wanted: type, what: str, name: str) -> None:
@@ -24,3 +25,17 @@ def check_partitions(partitions: int) -> int:
     return whole_number(
         partitions, "partitions", least=1, most=VNODE_COUNT, kind="invalid_partitions"
     )
+
+
+def pipeline_settings(given: Settings | None) -> Settings:
+    """Settings for a pipeline; its checkpoints share files with those before."""
+    settings = instance_of(
+        Settings() if given is None else given, Settings, "settings", "hf.Settings(...)"
+    ).for_pipeline()
+    if not settings.incremental:
+        raise InvalidInputError(
+            "a pipeline's checkpoints are incremental",
+            kind="not_incremental",
+            remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
+        )
+    return settings

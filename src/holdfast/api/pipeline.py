@@ -7,13 +7,13 @@ from contextvars import ContextVar
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from holdfast.api.checked import check_connector, check_partitions
+from holdfast.api.checked import check_connector, check_partitions, pipeline_settings
 from holdfast.api.graph import DRAWN_MAX, PipelineGraph, pipeline_graph
 from holdfast.api.launch import CheckpointRef, Launch, RunOptions, store_location
 from holdfast.api.spelling import keywords
 from holdfast.api.stream import Stream
 from holdfast.api.view import View
-from holdfast.arguments import instance_of, value_map
+from holdfast.arguments import value_map
 from holdfast.checkpoint import StoreReader
 from holdfast.checkpoint.reference import find_checkpoint
 from holdfast.clock import Clock, SystemClock
@@ -83,15 +83,8 @@ class Pipeline:
     ) -> None:
         self._graph = Graph(name)
         self.name = name
-        given = Settings() if settings is None else settings
-        self.settings = instance_of(given, Settings, "settings", "hf.Settings(...)").for_pipeline()
+        self.settings = pipeline_settings(settings)
         self._partitions = None if partitions is None else check_partitions(partitions)
-        if not self.settings.incremental:
-            raise InvalidInputError(
-                "a pipeline's checkpoints are incremental",
-                kind="not_incremental",
-                remedy="leave incremental=True; `holdfast sync` makes self-contained copies",
-            )
         self._master, self._config = master, value_map(spark_config, "spark_config")
         self._spark = spark
         self._resolved: tuple[tuple[int, ...], dict[str, Analyzed]] | None = None
@@ -221,12 +214,19 @@ class Pipeline:
         )
         self._graph.add_sink(node)
 
-    def configure(self, *, master: str | None = None, partitions: int | None = None) -> None:
+    def configure(
+        self,
+        *,
+        master: str | None = None,
+        partitions: int | None = None,
+        spark_config: Mapping[str, str] | None = None,
+    ) -> None:
         """Change where it runs, from the command line.
 
         Args:
             master: Spark's master; None leaves it as it is.
             partitions: how many tasks share the state; None leaves it as it is.
+            spark_config: settings of the session, above those of the pipeline.
 
         Raises:
             InvalidInputError: the number of partitions is out of range.
@@ -238,6 +238,7 @@ class Pipeline:
             self._partitions = check_partitions(partitions)
         if master is not None:
             self._master = master
+        self._config = {**self._config, **value_map(spark_config, "spark_config")}
 
     # Running
 

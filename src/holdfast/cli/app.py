@@ -27,7 +27,7 @@ SECTIONS = {
     "Look": ("ls", "show", "verify", "recover", "state", "diff"),
     "Keep": ("pin", "unpin", "delete", "gc", "restore", "rebuild-catalog", "upgrade"),
     "Copy": ("fork", "sync"),
-    "Run": ("run", "doctor", "warmup"),
+    "Run": ("run", "submit", "doctor", "warmup"),
     "Groups": ("guard", "journal"),
 }
 RENAMED = {"prepare": "warmup"}

@@ -237,3 +237,15 @@ def operators(found: list[OperatorView]) -> Iterator[Line]:
         Col("files", right=True),
     ]
     yield from table(columns, rows)
+
+
+CheckStatus = Literal["ok", "warning", "problem", "skipped"]
+
+
+class Check(Value, frozen=True, kw_only=True):
+    """One thing that `doctor` looked at."""
+
+    name: str
+    status: CheckStatus
+    found: str
+    remedy: str = ""

@@ -23,7 +23,7 @@ from holdfast.errors import InvalidInputError, NotFoundError, RefusedError
 from holdfast.format import paths
 from holdfast.format.documents import Summary
 from holdfast.storage.base import Storage
-from holdfast.storage.open import OBJECT_SCHEMES, open_storage
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, open_storage
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.store import Store
@@ -122,6 +122,14 @@ def open_root(
             remedy="leave --option out for a local path",
         )
     return open_storage(address, create=create)
+
+
+def root_location(address: str, options: dict[str, Any]) -> StorageLocation:
+    """A root as tasks on other machines open it; their environment may give what is left out."""
+    if not is_object(address):
+        return StorageLocation(os.path.abspath(os.path.expanduser(address)))
+    cache = os.path.join(os.path.expanduser("~"), ".cache", "holdfast", "runs")
+    return StorageLocation(address, _object_options(options), cache)
 
 
 def _object_options(given: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError
 from holdfast.spark import daemon
 from holdfast.spark.class_archive import archive_options
 from holdfast.spark.classic import is_classic
+from holdfast.spark.executors import check_master
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,8 +64,10 @@ def open_session(
     if active is not None and master is None:
         return active
     builder = SparkSession.builder.appName(f"holdfast-{app}")
+    if master is not None:
+        check_master(master)
     if master is not None and master.startswith("sc://"):
-        return builder.remote(master).getOrCreate()
+        return _opened(builder.remote(master), master)
     java = require_java()
     given = dict(config or {})
     where = master or given.get("spark.master", "local[*]")
@@ -80,9 +83,31 @@ def open_session(
             settings["spark.python.daemon.module"] = daemon.MODULE
     for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)
-    spark = builder.master(where).getOrCreate()
+    spark = _opened(builder.master(where), where)
     if active is None and where.startswith("local") and not where.startswith("local-cluster"):
         threading.Thread(target=_start_workers, args=[spark], daemon=True).start()
+    return spark
+
+
+def _opened(builder: Any, where: str) -> SparkSession:
+    """The session, or why a master did not give one."""
+    try:
+        spark: SparkSession = builder.getOrCreate()
+        if not where.startswith("local"):
+            _ = spark.version  # of a context that gave up, or a server that is none
+    except Exception as error:
+        if where.startswith("local"):
+            raise
+        raise StorageError(
+            "Spark's master gave no session",
+            kind="session_failed",
+            master=where.partition(";")[0],
+            reason=str(error).strip().partition("\n")[0][:300],
+            retryable=True,
+            remedy="look at the master's log: the address, its version of Spark, and whether it "
+            "accepts applications; nothing of the store was touched",
+            took_effect=False,
+        ) from error
     return spark
 
 

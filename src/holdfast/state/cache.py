@@ -6,8 +6,8 @@ Invariants:
 - Several processes may share a directory. One of them downloads a run that several ask for.
 - The directory stays below its limit, but for runs that are mapped or on their way: room is made
   before a byte arrives, and downloads count with the size that they will have.
-- A run is not evicted while somebody has it mapped: its disk space would not come back. Whoever
-  maps a run holds a shared lock on the file for as long as the map lives.
+- A run is not evicted while somebody has it mapped: its disk space would not come back. A map
+  holds a shared lock on the file for as long as it lives.
 - It is a cache: it can be deleted at any time, and it is never durable. What was damaged on this
   disk is fetched again; where the disk is full, small runs are served from memory.
 """

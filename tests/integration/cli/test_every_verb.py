@@ -38,6 +38,7 @@ ARGUMENTS = {
     "doctor": ["{store}"],
     "warmup": ["--remove"],
     "run": ["{store}/pipe.py"],
+    "submit": ["{store}/pipe.py", "--master", "spark://127.0.0.1:9"],
     "guard save": ["{ck}", "{points}"],
     "guard ls": ["{ck}", "{points}"],
     "guard show": ["{ck}", "{points}"],

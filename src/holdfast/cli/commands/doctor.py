@@ -3,6 +3,7 @@
 Invariants:
 - A store is tried under temporary names that Holdfast's own clean-up knows, and left as it was.
 - Nothing is downloaded or installed. Spark is asked for its version, and started only on request.
+- With a master, every executor is asked; nothing is judged by one of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 from holdfast.cli.app import argument, command, flag
 from holdfast.cli.app import option as named_option
+from holdfast.cli.executor_checks import (
+    Cluster,
+    cluster_options,
+    parse_conf,
+    sentence,
+    try_executors,
+)
 from holdfast.cli.output import Value, emit
+from holdfast.cli.parts import Check, CheckStatus
 from holdfast.cli.render import BAD, DIM, GOOD, WARN, Line, line, width, wrapped
-from holdfast.cli.targets import client_option, is_object, json_option, open_root, parse_options
+from holdfast.cli.targets import (
+    client_option,
+    is_object,
+    json_option,
+    open_root,
+    parse_options,
+)
 from holdfast.clock import SystemClock
 from holdfast.errors import AlreadyExistsError, HoldfastError
 from holdfast.format import paths
@@ -38,17 +53,7 @@ _SKEW_SECONDS = 60
 _FREE_LOW = 1_000_000_000
 _VOLATILE = ("tmpfs", "ramfs")
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
-Status = Literal["ok", "warning", "problem", "skipped"]
 _STYLES = {"ok": GOOD, "warning": WARN, "problem": BAD, "skipped": DIM}
-
-
-class Check(Value, frozen=True, kw_only=True):
-    """One thing that `doctor` looked at."""
-
-    name: str
-    status: Status
-    found: str
-    remedy: str = ""
 
 
 class Diagnosis(Value, frozen=True, kw_only=True, tag="holdfast.doctor/1", tag_field="schema"):
@@ -57,6 +62,8 @@ class Diagnosis(Value, frozen=True, kw_only=True, tag="holdfast.doctor/1", tag_f
     store: str | None
     ok: bool
     checks: list[Check]
+    master: str | None = None
+    executors: list[dict[str, Any]] = []
 
 
 def diagnose(
@@ -65,8 +72,9 @@ def diagnose(
     *,
     start_spark: bool = False,
     pipeline: str | None = None,
+    cluster: Cluster | None = None,
 ) -> Diagnosis:
-    """Look at the machine and, if one is given, at a store."""
+    """Look at the machine and, if they are given, at a store and at a cluster."""
     checks = [python(), *packages(), *spark(), java(), fast_paths(start=start_spark)]
     checks += connectors()
     if pipeline is not None:
@@ -75,8 +83,17 @@ def diagnose(
         checks.append(Check(name="store", status="skipped", found="no STORE was given to try"))
     else:
         checks += try_store(store, options)
+    executors: list[dict[str, Any]] = []
+    if cluster is not None:
+        reachable = not any(check.name == "store" and check.status == "problem" for check in checks)
+        found, executors = try_executors(cluster, store if reachable else None, options)
+        checks += found
     return Diagnosis(
-        store=store, ok=not any(check.status == "problem" for check in checks), checks=checks
+        store=store,
+        ok=not any(check.status == "problem" for check in checks),
+        checks=checks,
+        master=cluster.master if cluster is not None else None,
+        executors=executors,
     )
 
 
@@ -155,7 +172,7 @@ def fast_paths(*, start: bool) -> Check:
         canaries = try_fast_paths(session)
         session.stop()
     except Exception as error:  # noqa: BLE001 - whatever keeps Spark from starting is told
-        reason = _sentence(error) if isinstance(error, HoldfastError) else type(error).__name__
+        reason = sentence(error) if isinstance(error, HoldfastError) else type(error).__name__
         return Check(name=name, status="problem", found=f"Spark did not start: {reason}")
     off = [f"{canary.path} ({canary.reason})" for canary in canaries if canary.reason is not None]
     on = ", ".join(canary.path for canary in canaries if canary.reason is None)
@@ -194,7 +211,7 @@ def source_lag(file: str) -> Iterator[Check]:
     try:
         lags = load_pipeline(file).lag()
     except HoldfastError as error:
-        yield Check(name="lag", status="problem", found=_sentence(error), remedy=error.remedy or "")
+        yield Check(name="lag", status="problem", found=sentence(error), remedy=error.remedy or "")
         return
     for name, lag in lags.items():
         yield Check(name="lag", status="ok", found=f"{name}: {lag}")
@@ -204,24 +221,17 @@ def java() -> Check:
     """Java that Spark can run on: a problem only where Spark is installed."""
     from holdfast.spark.java import require_java
 
-    bad: Status = "problem" if _version("pyspark") is not None else "warning"
+    bad: CheckStatus = "problem" if _version("pyspark") is not None else "warning"
     try:
         found = require_java()
     except HoldfastError as error:
         return Check(
             name="java",
             status=bad,
-            found=_sentence(error),
+            found=sentence(error),
             remedy=error.remedy or "",
         )
     return Check(name="java", status="ok", found=f"{found.major} at {found.home}")
-
-
-def _sentence(error: HoldfastError) -> str:
-    facts = " ".join(
-        f"{k}={v}" for k, v in error.facts.items() if k not in ("retryable", "took_effect")
-    )
-    return f"{error.what} ({facts})" if facts else error.what
 
 
 # The store
@@ -234,7 +244,7 @@ def try_store(address: str, options: dict[str, Any]) -> Iterator[Check]:
         reachable = _reach(storage)
     except HoldfastError as error:
         yield Check(
-            name="store", status="problem", found=_sentence(error), remedy=error.remedy or ""
+            name="store", status="problem", found=sentence(error), remedy=error.remedy or ""
         )
         return
     yield Check(name="store", status="ok", found=f"{storage.url}: {reachable}")
@@ -259,7 +269,7 @@ def _guarded(name: str, check: Callable[[], Check]) -> Iterator[Check]:
     try:
         yield check()
     except HoldfastError as error:
-        yield Check(name=name, status="problem", found=_sentence(error), remedy=error.remedy or "")
+        yield Check(name=name, status="problem", found=sentence(error), remedy=error.remedy or "")
     except OSError as error:
         yield Check(
             name=name,
@@ -411,7 +421,11 @@ def diagnosis_lines(value: Diagnosis) -> Iterator[Line]:
         yield line(("everything needed is here", GOOD))
 
 
-@command("holdfast doctor s3://bucket/checkpoints", "holdfast doctor --pipeline orders.py")
+@command(
+    "holdfast doctor s3://bucket/checkpoints",
+    "holdfast doctor --pipeline orders.py",
+    "holdfast doctor s3://bucket/checkpoints --master spark://host:7077",
+)
 @argument(
     "store",
     "STORE",
@@ -422,6 +436,7 @@ def diagnosis_lines(value: Diagnosis) -> Iterator[Line]:
 @named_option(
     "--pipeline", metavar="FILE", help="Also tell the lag of every source of this pipeline."
 )
+@cluster_options
 @json_option
 @client_option
 def doctor(
@@ -429,13 +444,20 @@ def doctor(
     store: str | None,
     start_spark: bool,
     pipeline: str | None,
+    master: str | None,
+    conf: Sequence[str],
+    wait_s: float,
     as_json: bool,
     option: Sequence[str],
 ) -> bool:
     """Check Java, Spark, packages and, with a STORE, disk or object store and permissions.
 
+    With --master every executor is asked for its Python, packages, clock, disk, and the STORE.
     Exit 1 when something that is needed is missing or does not work.
     """
-    value = diagnose(store, parse_options(option), start_spark=start_spark, pipeline=pipeline)
+    cluster = None if master is None else Cluster(master, parse_conf(conf), wait_s)
+    value = diagnose(
+        store, parse_options(option), start_spark=start_spark, pipeline=pipeline, cluster=cluster
+    )
     emit(value, diagnosis_lines, as_json=as_json)
     return not value.ok

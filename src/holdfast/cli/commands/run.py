@@ -15,13 +15,13 @@ import logging
 import runpy
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import click
 
-from holdfast.cli.app import argument, command, flag, option
+from holdfast.cli.app import F, argument, command, flag, option
 from holdfast.cli.epoch_table import EpochTable
 from holdfast.cli.output import Value, emit, say
 from holdfast.cli.render import Line, line
@@ -144,23 +144,26 @@ def run_file(
     plain: bool = False,
     quiet: bool = False,
     log_json: bool = False,
+    spark_config: Mapping[str, str] | None = None,
+    prepare: Callable[[Pipeline], None] | None = None,
 ) -> RunSummary | None:
-    """Run a pipeline file; None when Ctrl-C abandoned an epoch. `quiet` shows no table."""
+    """Run a file; None when Ctrl-C abandoned an epoch. `prepare` comes after Spark's start."""
     _set_up_logs(json_lines=log_json)
     try:
         from holdfast.runtime.metrics import Metrics
         from holdfast.runtime.report import RunSummary
 
         pipe = load_pipeline(file)
-        pipe.configure(master=master, partitions=partitions)
+        pipe.configure(master=master, partitions=partitions, spark_config=spark_config)
         pipe.check()
         if dry_run:
-            return RunSummary(
-                notes=pipe.plan_outputs(from_checkpoint=from_checkpoint, outputs=_wishes(outputs))
-            )
+            plan = pipe.plan_outputs(from_checkpoint=from_checkpoint, outputs=_wishes(outputs))
+            return RunSummary(notes=plan)
         metrics = Metrics(metrics_port, pipe.name) if metrics_port is not None else None
         # Spark installs a handler of its own that cancels the job: ours must come after it.
         pipe.session()
+        if prepare is not None:
+            prepare(pipe)
         with (
             EpochTable(pipe.name, plain=plain or quiet) as table,
             _Interrupts(say if quiet else table.say) as ctrl_c,
@@ -231,7 +234,8 @@ def _set_up_logs(*, json_lines: bool) -> None:
     logger.propagate = False
 
 
-def _value(summary: RunSummary | None) -> Run:
+def summary_value(summary: RunSummary | None) -> Run:
+    """What `--json` prints of a run."""
     if summary is None:
         raise HoldfastError("abandoned: the last checkpoint is as it was", kind="interrupted")
     return Run(
@@ -263,54 +267,58 @@ def run_lines(value: Run) -> Iterator[Line]:
     yield from (line(f"note: {note}") for note in value.notes)
 
 
-@command("holdfast run pipelines/orders.py", "holdfast run --forever orders.py")
-@argument("file", "FILE", "Python file with a pipeline.")
-@flag("--forever", help="Wait for more when drained.")
-@option("--epochs", type=click.IntRange(min=1), metavar="N", help="Stop after so many.")
-@option("--from-checkpoint", metavar="REF", help="Go back to this checkpoint first.")
-@option("--resume", "from_before", hidden=True)  # what it was called
-@flag("--accept-duplicates", help="Let a sink publish epochs twice.")
-@flag("--allow-changes", help="The pipeline may differ from the one of the store.")
-@flag("--takeover", help="Fence another live writer.")
-@option("--label", metavar="NAME", help="A label for the checkpoints of this run.")
-@option(
-    "--property",
-    "properties",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A note on the checkpoints; repeat.",
+_RUN_OPTIONS = (
+    flag("--forever", help="Wait for more when drained."),
+    option("--epochs", type=click.IntRange(min=1), metavar="N", help="Stop after so many."),
+    option("--from-checkpoint", metavar="REF", help="Go back to this checkpoint first."),
+    option("--resume", "from_before", hidden=True),  # what it was called
+    flag("--accept-duplicates", help="Let a sink publish epochs twice."),
+    flag("--allow-changes", help="The pipeline may differ from the one of the store."),
+    flag("--takeover", help="Fence another live writer."),
+    option("--label", metavar="NAME", help="A label for the checkpoints of this run."),
+    option(
+        "--property",
+        "properties",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A note on the checkpoints; repeat.",
+    ),
+    option(
+        "--output",
+        "outputs",
+        multiple=True,
+        metavar="SINK=WISH",
+        help="adopt, keep or empty an output that is not simply continued.",
+    ),
+    option(
+        "--set-aside",
+        multiple=True,
+        metavar="SINK",
+        help="Move epochs that this sink cannot publish to quarantine.",
+    ),
+    option("--redrive", multiple=True, metavar="SINK", help="Publish what was set aside."),
+    flag("--dry-run", help="Only say what would become of the outputs."),
+    option("--partitions", type=int, metavar="N", help="How many tasks share the state."),
+    option(
+        "--metrics-port",
+        type=click.IntRange(0, 65535),
+        metavar="PORT",
+        help="Serve Prometheus metrics on loopback.",
+    ),
+    flag("--plain", help="One line an epoch."),
+    flag("--log-json", help="Structured logs on standard error."),
 )
-@option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="SINK=WISH",
-    help="adopt, keep or empty an output that is not simply continued.",
-)
-@option(
-    "--set-aside",
-    multiple=True,
-    metavar="SINK",
-    help="Move epochs that this sink cannot publish to quarantine.",
-)
-@option("--redrive", multiple=True, metavar="SINK", help="Publish what was set aside.")
-@flag("--dry-run", help="Only say what would become of the outputs.")
-@option("--master", metavar="URL", help="Spark's master, or sc:// for Connect.")
-@option("--partitions", type=int, metavar="N", help="How many tasks share the state.")
-@option(
-    "--metrics-port",
-    type=click.IntRange(0, 65535),
-    metavar="PORT",
-    help="Serve Prometheus metrics on loopback.",
-)
-@flag("--plain", help="One line an epoch.")
-@flag("--log-json", help="Structured logs on standard error.")
-@json_option
-def run(*, file: str, as_json: bool, from_before: str | None, **options: Any) -> None:
-    """Run a pipeline until its sources are drained, with a live table of epochs.
 
-    FILE declares one Pipeline and does not run it. Options may stand before or after FILE.
-    """
+
+def run_options(function: F) -> F:
+    """The options of `run`, but for where: `submit` has them, too."""
+    for decorate in reversed(_RUN_OPTIONS):
+        function = decorate(function)
+    return function
+
+
+def running_needs_spark() -> None:
+    """Say so where it is not installed."""
     try:
         import holdfast.api.pipeline  # noqa: F401 - tried first: only its absence gets this sentence
     except ImportError as error:
@@ -320,5 +328,18 @@ def run(*, file: str, as_json: bool, from_before: str | None, **options: Any) ->
             missing=error.name or None,
             remedy="pip install 'holdfast-spark[spark]', and see `holdfast doctor` for Java",
         ) from error
+
+
+@command("holdfast run pipelines/orders.py", "holdfast run --forever orders.py")
+@argument("file", "FILE", "Python file with a pipeline.")
+@run_options
+@option("--master", metavar="URL", help="Spark's master, or sc:// for Connect.")
+@json_option
+def run(*, file: str, as_json: bool, from_before: str | None, **options: Any) -> None:
+    """Run a pipeline until its sources are drained, with a live table of epochs.
+
+    FILE declares one Pipeline and does not run it. Options may stand before or after FILE.
+    """
+    running_needs_spark()
     options["from_checkpoint"] = options["from_checkpoint"] or from_before
-    emit(_value(run_file(file, quiet=as_json, **options)), run_lines, as_json=as_json)
+    emit(summary_value(run_file(file, quiet=as_json, **options)), run_lines, as_json=as_json)
