@@ -5,6 +5,8 @@ from __future__ import annotations
 from mutate import Mutation
 
 CACHE = "tests/unit/state/test_cache.py::"
+JUDGED = "tests/integration/cli/test_executor_checks.py::"
+PROBES = "tests/unit/spark/test_executors.py::"
 
 
 def _c(test: str, old: str, new: str) -> Mutation:
@@ -58,5 +60,48 @@ MUTATIONS = [
         "state/run_reader.py",
         "while len(self._opened) > self._open_max or self._too_large():",
         "while len(self._opened) > self._open_max:",
+    ),
+    # Executors
+    Mutation(
+        JUDGED + "test_what_is_needed_depends_on_the_store_and_on_shipping",
+        "cli/executor_checks.py",
+        'if there is None and (name != "obstore" or want.remote)',
+        "if there is None",
+    ),
+    Mutation(
+        JUDGED + "test_what_is_needed_depends_on_the_store_and_on_shipping",
+        "cli/executor_checks.py",
+        '"problem" if want.shipped else "warning"',
+        '"warning"',
+    ),
+    Mutation(
+        JUDGED + "test_each_thing_that_is_wrong_is_found_with_its_remedy",
+        "cli/executor_checks.py",
+        "one.store_shared is False:",
+        "False:",
+    ),
+    Mutation(
+        PROBES + "test_a_probe_finds_a_store_that_is_another_directory_there",
+        "spark/probe.py",
+        'storage.exists(given["marker"])',
+        "True",
+    ),
+    Mutation(
+        PROBES + "test_a_probe_needs_nothing_but_python",
+        "spark/probe.py",
+        "import json\n",
+        "import json\nimport msgspec\n",
+    ),
+    Mutation(
+        PROBES + "test_an_address_that_nobody_listens_at_is_refused_at_once",
+        "spark/executors.py",
+        'master.partition(";")[0]',
+        "master",
+    ),
+    Mutation(
+        "tests/unit/test_lazy.py::test_the_list_of_names_is_read_by_the_path_that_the_loader_knows",
+        "_lazy.py",
+        "f\"{file.rpartition('.')[0]}.pyi\"",
+        "f\"{file.rpartition('.')[0]}.pyi\".removeprefix('./')",
     ),
 ]
