@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 
 import pytest
 
+from benchmarks.counting_storage import CountingStorage
+from benchmarks.fake_runs import FakePipeline, shape, traces_of
 from holdfast import Settings
 from holdfast.checkpoint import open_store, read_store, verify_store
 from holdfast.checkpoint.commit import protocol
@@ -14,11 +15,6 @@ from holdfast.errors import InternalError, InvalidInputError
 from holdfast.format import validate as validation
 from holdfast.format.inventory import Inventory
 from holdfast.state import RunIndex, TraceKind, put_index, runs_of
-from tests.helpers.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-from counting_storage import CountingStorage
-from fake_runs import FakePipeline, shape, traces_of
 
 SETTINGS = Settings(recovery_verify="shallow")
 
