@@ -191,6 +191,18 @@ def test_an_index_answers_as_the_pure_functions_do(trace, partitions, steps):
         both.act("new_epoch" if name == "epoch" else name, first, second)
 
 
+def test_a_run_that_hid_another_goes_when_it_does_not_any_more():
+    """An outdated compaction stays while the run that it replaced is read elsewhere, no longer."""
+    both = Both("bag", 2)
+    both.add(both.run(VnodeRange(0, 256), 1, 1))
+    both.add(both.run(VnodeRange(0, 128), 1, 1, generation=1, time=5))
+    both.act("expire", 10, False)
+    assert len(both.runs) == 2
+    both.add(both.run(VnodeRange(128, 256), 1, 1, generation=1))
+    both.act("expire", 1, False)
+    assert [run.vnodes.low for run in both.runs] == [128]
+
+
 def test_work_follows_what_changed(monkeypatch):
     """A run of an epoch, and a compaction, look at the partitions that they lie in only."""
     touched = []

@@ -144,7 +144,13 @@ MUTATIONS = [
         "            self._parts[place] = part\n            self._touched.add(place)\n",
         "            self._parts[place] = part\n",
     ),
-    _r("                self._hiding.add(path)\n", "                pass\n"),
+    Mutation(
+        "tests/property/test_run_index.py::"
+        "test_a_run_that_hid_another_goes_when_it_does_not_any_more",
+        "state/run_index.py",
+        "                self._hiding.add(path)\n",
+        "                pass\n",
+    ),
     _s(
         "test_a_segment_with_other_content_is_found_though_its_own_digest_is_right",
         "checkpoint/segments.py",

@@ -20,7 +20,6 @@ from holdfast.errors import (
     HoldfastError,
     InvalidInputError,
     NotFoundError,
-    invariant,
 )
 from holdfast.format.documents import Counts
 from holdfast.format.manifest import FileEntry
@@ -103,11 +102,13 @@ def put_index(
 ) -> None:
     """`put_trace` for an index: what changed since its last `mark` goes into the draft.
 
-    The index must have been marked when the draft's parent was drafted, or have begun with what the
-    parent lists. It is marked again.
+    It is marked again. Where the draft did not begin with what the index had at its mark, the whole
+    list is put instead.
     """
     changes = index.changes()
-    inherited = draft.inherits_files(operator)
+    _check_trace(changes.added, operator, kind)
+    count = draft.count_files(operator) + len(changes.added) - len(changes.removed)
+    inherited = draft.inherits_files(operator) and count == len(index)
     draft.set_operator(
         operator,
         trace=kind.value,
@@ -119,14 +120,9 @@ def put_index(
         version=version,
     )
     if inherited:
-        _check_trace(changes.added, operator, kind)
         draft.remove_files(operator, [(run.pipeline, run.path) for run in changes.removed])
         for run in changes.added:
             draft.add_file(entry_of(run))
-    invariant(
-        draft.count_files(operator) == len(index),
-        "the index of a trace has other runs than the checkpoint that it continues",
-    )
     index.mark()
 
 
