@@ -346,7 +346,7 @@ def store_location(
     url = store if remote else str(Path(store.removeprefix("file://")).expanduser().absolute())
     cached = location_text(cache) if cache else None
     if remote and cached is None:
-        cached = str(Path.home() / ".cache" / "holdfast" / "runs")
+        cached = "~/.cache/holdfast/runs"  # of the user who runs the executor
     if remote and store.split("://", 1)[0] not in OBJECT_SCHEMES:
         raise InvalidInputError(
             "a pipeline's store must be reachable from every task",

@@ -195,7 +195,13 @@ def _clock(one: Executor, want: Expected) -> Iterator[_Judgement]:
 def _cache(one: Executor, want: Expected) -> Iterator[_Judgement]:
     if not want.remote or one.cache_free_bytes is None:
         return
-    if one.cache_free_bytes < _FREE_LOW:
+    if one.cache_writable is False:
+        yield (
+            "problem",
+            f"the directory {one.cache} cannot be written",
+            "give the pipeline a directory that executors may write: Pipeline(cache=...)",
+        )
+    elif one.cache_free_bytes < _FREE_LOW:
         yield (
             "warning",
             f"{one.cache_free_bytes / 1e6:.0f} MB free for {one.cache}",

@@ -128,8 +128,7 @@ def root_location(address: str, options: dict[str, Any]) -> StorageLocation:
     """A root as tasks on other machines open it; their environment may give what is left out."""
     if not is_object(address):
         return StorageLocation(os.path.abspath(os.path.expanduser(address)))
-    cache = os.path.join(os.path.expanduser("~"), ".cache", "holdfast", "runs")
-    return StorageLocation(address, _object_options(options), cache)
+    return StorageLocation(address, _object_options(options), "~/.cache/holdfast/runs")
 
 
 def _object_options(given: dict[str, Any]) -> dict[str, Any]:

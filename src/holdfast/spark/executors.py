@@ -58,6 +58,7 @@ class Executor(msgspec.Struct, frozen=True, kw_only=True):
     skew_s: float
     cache: str | None
     cache_free_bytes: int | None
+    cache_writable: bool | None
     store_ms: dict[str, float] | None
     store_failed: str | None
     store_shared: bool | None

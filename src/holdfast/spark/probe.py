@@ -33,11 +33,16 @@ def describe(given: Mapping[str, Any]) -> str:
         "holdfast": None,
         "holdfast_failed": None,
         "cache": given["cache"],
-        "cache_free_bytes": _free_bytes(given["cache"]) if given["cache"] else None,
+        "cache_free_bytes": None,
+        "cache_writable": None,
         "store_ms": None,
         "store_failed": None,
         "store_shared": None,
     }
+    if given["cache"]:
+        nearest = _nearest(given["cache"])
+        facts["cache_free_bytes"] = shutil.disk_usage(nearest).free
+        facts["cache_writable"] = os.access(nearest, os.W_OK)
     try:
         import_module("holdfast.runtime.task")
         facts["holdfast"] = import_module("holdfast.version").__version__
@@ -73,12 +78,12 @@ def _executor_process() -> int:
         return os.getppid()
 
 
-def _free_bytes(folder: str) -> int:
-    """Room on the disk where a directory is, or would be made."""
-    folder = os.path.expanduser(folder)
-    while folder and not os.path.isdir(folder):
+def _nearest(folder: str) -> str:
+    """A directory, or the one in which it would be made."""
+    folder = os.path.abspath(os.path.expanduser(folder))
+    while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
-    return shutil.disk_usage(folder or "/").free
+    return folder
 
 
 def _try_store(given: Mapping[str, Any]) -> tuple[dict[str, float], bool]:

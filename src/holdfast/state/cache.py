@@ -56,12 +56,12 @@ class RunCache:
     """Runs on local disk, found by their digest."""
 
     def __init__(self, directory: str | PathLike[str], *, bytes_max: int, ids: IdSource) -> None:
-        """Use a directory of its own; it is made if it is not there."""
+        """Use a directory of its own; it is made if it is not there. `~` is this user's home."""
         if bytes_max < 1:
             raise InvalidInputError(
                 "the cache needs room", kind="invalid_cache_limit", bytes_max=bytes_max
             )
-        self._directory = Path(directory)
+        self._directory = Path(os.path.expanduser(directory))
         self.bytes_max = bytes_max
         self._ids, self._disk = ids, current_disk()
         try:

@@ -17,7 +17,7 @@ def executor(number: int = 0, **changes) -> Executor:
     good = Executor(
         host=f"host{number}", process=1, directory=f"/srv/app-1/{number}", python=want.python,
         executable="/usr/bin/python3", packages=dict(want.packages), holdfast=want.holdfast,
-        holdfast_failed=None, skew_s=0.5, cache="/cache", cache_free_bytes=10**11,
+        holdfast_failed=None, skew_s=0.5, cache="/cache", cache_free_bytes=10**11, cache_writable=True,
         store_ms={"put": 3.0, "get": 1.0, "list": 2.0}, store_failed=None, store_shared=True,
     )  # fmt: skip
     return msgspec.structs.replace(good, **changes)
@@ -57,6 +57,7 @@ def test_executors_that_are_as_the_driver_are_all_ok():
             "over 250 ms", "in the region",
         ),
         ({"skew_s": 75.0}, "warning", "by 75 s", "NTP"),
+        ({"cache_writable": False}, "problem", "/cache cannot be written", "Pipeline(cache"),
         ({"cache_free_bytes": 5_000_000}, "warning", "5 MB free for /cache", "Pipeline(cache"),
     ],
 )  # fmt: skip

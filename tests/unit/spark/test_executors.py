@@ -52,6 +52,7 @@ def test_a_probe_says_what_is_there_and_what_is_missing(tmp_path):
     assert facts["packages"]["numpy"].split(".")[0].isdecimal()
     assert facts["python"].split(".")[:2] == [str(part) for part in sys.version_info[:2]]
     assert facts["cache_free_bytes"] > 0
+    assert facts["cache_writable"] is True
     assert facts["holdfast"] is not None
     assert set(facts["store_ms"]) == {"put", "get", "list"}
     assert facts["store_shared"] is True

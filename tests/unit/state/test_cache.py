@@ -85,6 +85,13 @@ def test_the_limit_holds_and_the_least_recently_used_goes(world, tmp_path):
     assert f"{world.runs[0].sha256}.run" not in held
 
 
+def test_the_home_in_its_path_is_that_of_the_process(tmp_path, monkeypatch):
+    """A driver says `~`, and each executor has the home of the user who runs it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    RunCache("~/runs", bytes_max=1, ids=SeededIds(1))
+    assert (tmp_path / "runs").is_dir()
+
+
 def test_one_run_larger_than_the_limit_is_still_served(world, tmp_path):
     """A limit below one run's size makes the cache slow, not useless."""
     cache = RunCache(tmp_path / "cache", bytes_max=1, ids=SeededIds(1))
