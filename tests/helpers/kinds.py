@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 from tests.helpers.paths import PACKAGE
+from tests.helpers.source import nodes_of
 
 SOURCE = PACKAGE
 _FINDING_CALLS = {"_find": 1, "_finding": 0, "_note": 2, "finding": 0}
@@ -42,7 +43,7 @@ def _collect(wanted, *, positional=False):
         if _is_unfinished(path):
             continue
         kinds: set[str] = set()
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if not positional:
                 kinds |= _tables(node)
             if isinstance(node, ast.Call) and wanted(_called(node)):

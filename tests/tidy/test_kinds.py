@@ -13,6 +13,7 @@ from holdfast.guard.checkpoint_location import MovedError
 from holdfast.guard.spark_files.state_inspect import UnreadableError
 from holdfast.kinds import SECTIONS, kinds
 from tests.helpers import kinds as source
+from tests.helpers.source import nodes_of
 
 ELSEWHERE = (UnknownNameError, MovedError, UnreadableError)  # subclasses outside errors.py
 CLASSES = {**vars(errors), **{each.__name__: each for each in ELSEWHERE}}
@@ -51,7 +52,7 @@ def test_a_kind_is_raised_as_the_class_of_the_catalogue():
     """What a caller catches is what the catalogue promises."""
     wrong = []
     for path in source.SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             cls = CLASSES.get(getattr(node.func, "id", "")) if isinstance(node, ast.Call) else None
             if not isinstance(cls, type) or not issubclass(cls, errors.HoldfastError):
                 continue

@@ -8,6 +8,7 @@ import re
 import sys
 
 from tests.helpers.paths import PACKAGE, ROOT, TESTS
+from tests.helpers.source import tree_of
 
 ROOMS = {
     "compat", "crash", "docs", "helpers", "integration", "operators", "property", "tidy", "typing",
@@ -55,7 +56,7 @@ def test_every_mutation_names_an_existing_test():
             missing.append(test)
             continue
         if file not in known:
-            tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+            tree = tree_of(ROOT / file)
             known[file] = {
                 node.name
                 for node in ast.walk(tree)

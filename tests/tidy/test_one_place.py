@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.source import nodes_of
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOURCE = ROOT / "src" / "holdfast"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -32,7 +34,7 @@ ALLOWED = {
 
 def _disk_calls(path: Path):
     """Calls that make, name, change or sync a file without the disk layer."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         if not isinstance(node, ast.Attribute):
             continue
         owner = ast.unparse(node.value)
@@ -79,7 +81,7 @@ def test_the_runtime_knows_the_contract_of_connectors_and_no_connector() -> None
         here = path.relative_to(SOURCE).as_posix()
         if here.startswith("connectors/") or here in PUBLIC:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.ImportFrom) and node.module:
                 names = [node.module]
             elif isinstance(node, ast.Import):

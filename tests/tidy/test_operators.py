@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from tests.helpers.paths import ROOT
+from tests.helpers.source import nodes_of
 
 SOURCE = ROOT / "src" / "holdfast"
 OPERATORS = SOURCE / "operators"
@@ -72,7 +73,7 @@ def test_what_runs_in_tasks_loads_no_spark():
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(OPERATORS)))
 def test_only_analyze_imports_spark(path):
     """Everywhere else in an operator, not even a function imports pyspark."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes_of(path):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

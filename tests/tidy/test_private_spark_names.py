@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.spark.classic import FAST_PATHS
 from tests.helpers.paths import PACKAGE
+from tests.helpers.source import tree_of
 
 MODULES = sorted(PACKAGE.rglob("*.py"))
 DOOR = PACKAGE / "spark" / "classic.py"
@@ -52,7 +53,7 @@ def _private(tree: ast.AST) -> list[str]:
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_no_other_module_has_a_private_name_of_spark(path):
     """Attributes, text for `getattr`, imports and names of Java's classes: only in one module."""
-    found = _private(ast.parse(path.read_text(encoding="utf-8")))
+    found = _private(tree_of(path))
     assert found == [] or path == DOOR
 
 
@@ -73,7 +74,7 @@ def test_the_search_finds_what_it_looks_for():
 
 def test_every_private_name_is_listed_with_its_fast_path():
     """What `_reach` is asked for is what `FAST_PATHS` lists: nothing more, nothing less."""
-    tree = ast.parse(DOOR.read_text(encoding="utf-8"))
+    tree = tree_of(DOOR)
     reached = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "_reach":

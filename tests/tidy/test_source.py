@@ -8,11 +8,13 @@ import re
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.paths import ROOT
+from tests.helpers.source import nodes_of, tree_of
 
 SOURCE = ROOT / "src" / "holdfast"
 MODULES = sorted(SOURCE.rglob("*.py"))
@@ -75,22 +77,23 @@ def _texts():
             continue
 
 
-def _imports(path: Path):
+@cache
+def _imports(path: Path) -> list[tuple[str, bool]]:
     """(module, whether it happens when the file is imported) for every import of a file."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     lazy = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes_of(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    found = []
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) not in lazy
+            found += [(alias.name, id(node) not in lazy) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: relative import"
-            yield node.module or "", id(node) not in lazy
+            found.append((node.module or "", id(node) not in lazy))
+    return found
 
 
 def _layer(name: str) -> str:
@@ -157,12 +160,11 @@ def test_importing_holdfast_is_light():
 def test_every_module_has_a_docstring_and_a_size(path):
     """A module says what it is; files and functions stay small enough to be read."""
     text = path.read_text(encoding="utf-8")
-    tree = ast.parse(text)
     if text.strip():
-        assert ast.get_docstring(tree), f"{path} has no docstring"
+        assert ast.get_docstring(tree_of(path)), f"{path} has no docstring"
     too_long = len(text.splitlines()) > LINES_MAX
     assert too_long == (str(path.relative_to(SOURCE)) in TOO_LONG), len(text.splitlines())
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             assert lines <= FUNCTION_LINES_MAX, f"{path}: {node.name} has {lines} lines"
@@ -180,7 +182,7 @@ def _rank(name: str) -> tuple[int, str]:
 )
 def test_packages_only_re_export(path):
     """An `__init__` imports and names, at most lazily; `__all__` is sorted and complete."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = tree_of(path)
     imported, exported = set(), None
     for node in tree.body:
         inner = node.body if isinstance(node, ast.If) else [node]
@@ -205,7 +207,7 @@ def test_every_test_has_a_docstring():
     """A test says in one sentence which rule it shows."""
     silent = []
     for path in (ROOT / "tests").rglob("test_*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             is_test = isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
             if is_test and not ast.get_docstring(node):
                 silent.append(f"{path.relative_to(ROOT)}::{node.name}")
@@ -283,7 +285,7 @@ def test_a_class_name_has_one_meaning():
     """No two public classes of the source have the same name."""
     places: dict[str, list[str]] = {}
     for path in MODULES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
     assert len(places) > 300

@@ -13,6 +13,7 @@ import pytest
 import holdfast
 from holdfast import errors
 from holdfast.errors import HoldfastError, InternalError, StorageError, invariant
+from tests.helpers.source import nodes_of
 
 CLASSES = sorted(
     (c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, HoldfastError)),
@@ -101,7 +102,7 @@ def _raised_kinds():
     """(kind, class) for every error that the source constructs with a literal kind."""
     names = {cls.__name__ for cls in CLASSES}
     for path in SOURCE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes_of(path):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in names:
                 for keyword in node.keywords:
                     value = getattr(keyword.value, "value", None)

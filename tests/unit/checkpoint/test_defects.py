@@ -54,6 +54,7 @@ from tests.helpers.rig import (
     shop,
     tree,
 )
+from tests.helpers.source import nodes_of
 
 KEEP_2 = Settings(retain=2, exclusive=False)
 SHARED = Settings(retain=100, exclusive=False)
@@ -927,7 +928,7 @@ def test_a_setting_is_accepted_documented_and_never_read():
     read = set()
     for path in source.rglob("*.py"):
         if path.name != "settings.py":
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in nodes_of(path):
                 if isinstance(node, ast.Attribute):
                     read.add(node.attr)
     for field in Settings.__struct_fields__:

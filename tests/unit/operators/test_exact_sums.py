@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidInputError
@@ -77,12 +77,21 @@ def rows_of(changes: list[tuple], kind: pa.DataType) -> pa.RecordBatch:
     )
 
 
+def beside_a_tie(little: float) -> list[list[tuple[int, float, int]]]:
+    """Half a unit more than a power of two: `little` decides where the sum is rounded to."""
+    return [[(0, 2.0**100, 1), (0, 2.0**47, 1), (0, little, 1), (1, -(2.0**100), 1)]]
+
+
 @examples(150)
 @given(
     st.lists(
         st.lists(st.tuples(st.integers(0, 2), DOUBLES, WEIGHTS), max_size=8), min_size=1, max_size=4
     )
 )
+@example(beside_a_tie(2.0**36))
+@example(beside_a_tie(2.0**25))
+@example(beside_a_tie(2.0**-200))
+@example(beside_a_tie(-(2.0**-200)))
 def test_a_sum_is_the_double_nearest_to_the_exact_sum(epochs) -> None:
     """Sums, and spreads within four units, of any doubles with any weights, over any epochs."""
     sums = squares = pa.array([[]] * 3, STORED)
