@@ -10,7 +10,9 @@ PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do 
 	{ echo $$name; break; }; done),python3)
 SETUP = command -v $(PYTHON) >/dev/null || { echo "set-up: no Python was found: install Python 3.11 \
 or newer with pip, or name one with make PYTHON=..." >&2; exit 1; }; $(PYTHON) tools/setup.py
-WORKERS ?= 2
+# Pipelines wait for disks and for one another's processes: two test processes keep a core busy.
+CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $(CORES) \* 2)
 IN_VENV = JAVA_HOME="$$(cat .venv/java-home 2>/dev/null)" PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(IN_VENV) .venv/bin/python -m pytest --durations=10 --durations-min=1
 
@@ -34,7 +36,7 @@ test: ready  ## all tests but the long series; WORKERS=n processes, TESTS=paths 
 	@$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m "not soak" $(TESTS)
 
 test-fast: setup  ## without Spark, servers, network and series of crashes: about a minute
-	@HOLDFAST_FAST=1 $(PYTEST) -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+	@HOLDFAST_FAST=1 $(PYTEST) -q -n $(CORES) --dist loadfile --no-loadscope-reorder \
 		-m "not (soak or spark or server or network or crash)" $(TESTS)
 
 # Each Spark has an environment of its own, made once: several hundred MB each.

@@ -22,7 +22,6 @@ ALWAYS = [
     ("aggregation", "rocksdb1-changelog"),
     ("dedupe", "rocksdb2"),
     ("join", "hdfs"),
-    ("join", "rocksdb2-changelog"),
     ("custom_state", "rocksdb2-changelog"),
     ("stateless", "hdfs"),
 ]
@@ -232,7 +231,7 @@ def spark_mod(column, by):
 
 def test_hot_query_with_aggressive_clean_up_is_never_saved_half(spark, tmp_path):
     """Saved as fast as possible with two batches retained: every savepoint restores."""
-    _hot(spark, tmp_path, saves=12, restart=3)
+    _hot(spark, tmp_path, saves=8, restart=2)
 
 
 @pytest.mark.soak
