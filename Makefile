@@ -2,7 +2,7 @@
 # Both prepare .venv by themselves; see tools/setup.py. Needed beforehand: Python 3.11+ with pip.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup ready run test test-fast test-sparks test-cluster check soak bench mutants clean
+.PHONY: help setup ready run test test-fast test-sparks test-cluster check soak bench kafka-demo mutants clean
 
 # python3 if it is new enough, otherwise the newest that is.
 PYTHON ?= $(or $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -60,6 +60,10 @@ bench:  ## benchmarks, one question per file; BENCH=paths to choose
 	@$(SETUP) bench
 	@for file in $(or $(BENCH),$(sort $(wildcard benchmarks/bench_*.py))); do \
 		echo "== $$file"; $(IN_VENV) .venv/bin/python $$file || exit 1; done
+
+kafka-demo: setup  ## a Kafka broker on this machine, and a pipeline through kill -9: every order exactly once
+	@$(IN_VENV) HOLDFAST_CACHE="$(CURDIR)/.venv/cache" .venv/bin/python -m tests.helpers.kafka_broker \
+		.venv/bin/python examples/kafka_exactly_once.py
 
 mutants: setup  ## break the code on purpose and see whether a test notices
 	@$(IN_VENV) .venv/bin/python tools/mutate.py

@@ -16,6 +16,8 @@ from hypothesis import settings
 from holdfast.spark import class_archive as classes
 from holdfast.spark.java import find_java
 from tests.helpers.effort import examples
+from tests.helpers.kafka_broker import kafka_broker
+from tests.helpers.kafka_world import KafkaWorld
 from tests.helpers.servers import UnavailableError, versitygw
 
 # Spark lives for seconds in most tests: the optimising compiler never pays for itself there. Where
@@ -60,7 +62,7 @@ def pytest_collection_modifyitems(items):
         needed = set(item.fixturenames)
         if "spark" in needed:
             item.add_marker("spark")
-        if needed & {"s3_server", "true_s3"}:
+        if needed & {"s3_server", "true_s3", "kafka"}:
             item.add_marker("server")
         if item.path.is_relative_to(here / "crash"):
             item.add_marker("crash")
@@ -147,6 +149,20 @@ def true_s3(tmp_path_factory):
     try:
         with versitygw(tmp_path_factory.mktemp("versitygw")) as server:
             yield server
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory):
+    """A Kafka of one node, or the one in HOLDFAST_KAFKA_BROKER; its jars are fetched once."""
+    given = os.environ.get("HOLDFAST_KAFKA_BROKER")
+    if given:
+        yield KafkaWorld(given)
+        return
+    try:
+        with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+            yield KafkaWorld(broker.address, broker)
     except UnavailableError as reason:
         pytest.skip(str(reason))
 

@@ -281,6 +281,7 @@ apply_duplicate_key | InvalidInput | the user function returned two rows of stat
 apply_failed | InvalidInput | the user function raised an exception; operator, epoch and a key are named | correct the function and run again: the last checkpoint is untouched
 apply_result | InvalidInput | the user function returned something of another shape or type | return `(output, new state)` with the declared columns
 apply_unknown_key | InvalidInput | the user function returned state of a key that it was not asked about | return only keys of `context.keys`
+bad_marker | Corruption | a record in a Kafka sink's topic of markers cannot be read | find out what else writes to that topic
 bad_rows | InvalidInput | a source with `on_bad="fail"` has rows that cannot be read; one is shown | mend them, or `on_bad="keep"` and `stream.bad`
 bad_token | Corruption | a sink token cannot be read | use the version that wrote it
 broken_connector | InvalidInput | a connector of another package cannot be loaded, or is none | the message names the package: reinstall or remove it
@@ -329,7 +330,14 @@ invalid_udaf | InvalidInput | an aggregate of your own without a function or inp
 invalid_window | InvalidInput | the length, gap or slide of a window cannot work | slide between size / 1000 and size; all lengths above zero
 job_failed | Storage | the Spark job of an epoch failed | see the reason; the epoch was not committed
 join_key_types | InvalidInput | the keys of a join have types that cannot be compared safely | cast one of them before the join
+kafka_connector_missing | InvalidInput | `reader="spark"`, and Spark has no Kafka connector | start Spark with the coordinates that are named, or `reader="python"`
+kafka_denied | Storage | Kafka refused credentials, a certificate or an operation | check credentials, certificates and ACLs
+kafka_failed | Storage | Kafka reports an error that trying again cannot mend | read the reason; mend it and run again
+kafka_message_too_large | InvalidInput | a row is larger than the broker or the client takes | raise `max.message.bytes` of the topic and `message.max.bytes`
+kafka_option | InvalidInput | an option of a Kafka client is unknown, wrong, or belongs to Holdfast | correct or leave out the option; names are librdkafka's
+kafka_unavailable | Storage | no broker answered for a minute | run again when the brokers can be reached: nothing was lost
 late_not_into_sink | InvalidInput | late rows of a window are used as the input of something else than a sink | `pipe.sink(name, stream.late, ...)`
+marker_topic | Storage | the topic of markers is not compacted, so it would lose them | set `cleanup.policy=compact`
 metrics_port | InvalidInput | metrics cannot be served on the given port | give another one, or 0 for a free one
 mixed_formats | InvalidInput | a directory has files of two formats and none was given | `format=` or `pattern=`, one source for each format
 no_aggregates | InvalidInput | agg without an aggregate | give at least one
@@ -357,6 +365,7 @@ not_one_pipeline | InvalidInput | the file defines no pipeline, or more than one
 not_row_wise | InvalidInput | a step without state has an aggregate, a window function, a limit or a join that needs all rows | use an operator, which keeps what it needs from epoch to epoch
 nothing_to_show | NotFound | the operator does not keep its result (a join keeps its inputs) | give it a sink, or an operator after it that keeps one
 null_weight | InvalidInput | a row has no weight; source and column are named | give every row a whole number
+offsets_lost | Refused | records aged out of Kafka before they were read; which ones is told | bring them back, or `on_lost="skip"`; a longer retention prevents it
 old_spelling | InvalidInput | a call is written as in an earlier version | the message has the new spelling
 operator_failed | InvalidInput | an operator failed on its rows | see the reason
 output_ahead | Refused | the output is ahead of everything that this store ever did: a copy of the store writes there | run the newer store, choose another path, or adopt the output
@@ -375,6 +384,8 @@ publish_failed | Storage | an epoch cannot be published | see the reason; its to
 removed_sink_pending | Refused | a removed sink has not published everything | run the old pipeline once more, or set its rows aside
 reserved_column | InvalidInput | a column is empty, or has a name that Holdfast, an operator or an output uses | rename it
 runs_itself | InvalidInput | a pipeline file calls `run()` while `holdfast run` loads it | put it below `if __name__ == "__main__":`
+secret_in_plain_text | InvalidInput | a secret stands in an option itself | give `env:NAME` or `file:PATH`
+secret_missing | InvalidInput | the variable or file that a secret's reference names is not there | set it, or correct the reference
 session_stopped | InvalidInput | the Spark session of a pipeline was stopped, or its Java is gone | declare the pipeline in a new session
 several_windows | InvalidInput | a grouping has more than one window | group by the other one in an operator behind it
 sink_without_input | InvalidInput | a sink needs a stream as its input | give what a source or an operator returned
@@ -387,6 +398,7 @@ sum_overflow | InvalidInput | a sum is too large for its type | cast to decimal 
 time_behind_window | InvalidInput | an operator that goes by event time follows closed windows or sessions | `emit="update"` before it, or plain grouping by `window_start`
 too_deep | Storage | directories of a source lie too deep in one another, or a link leads back | remove the link
 too_many_steps | InvalidInput | more than 400 steps stand on one another | join steps: `with_columns`, `select` and `where` take many expressions at once
+topic_recreated | Incompatible | a Kafka topic was deleted or made again since it was read | give the source another name and allow the change, to read it from its start
 udaf_failed | InvalidInput | the user aggregate raised an exception; its column and a key are named | correct the function and run again
 udaf_result | InvalidInput | the user aggregate gave something else than one value a group | return as many values as `count` says, of the declared type
 unknown_column | InvalidInput | no column of that name | correct the name, or add it before this step
@@ -396,6 +408,8 @@ unknown_extension | InvalidInput | the format of a file cannot be told from its 
 unknown_format | InvalidInput | unknown file format | parquet, json or csv
 unknown_method | InvalidInput | a stream, a grouped stream or a view has no method of this name | the message says what does the same
 unknown_mode | InvalidInput | unknown mode of a Parquet sink | changelog or upsert
+unknown_partition | InvalidInput | `start` names a partition that the source does not read | correct the topic or the number
+unknown_topic | NotFound | a Kafka topic or partition does not exist | create it, or correct its name
 unknown_wish | InvalidInput | a wish for an output that no sink has, or none of adopt, keep and empty | see the names in the message
 unreadable_file | InvalidInput | Spark cannot read a file; source, path, cause and, for text, the line are named | correct or remove the file, or the schema, format or options
 unreadable_name | InvalidInput | a file has a name that is no text | rename it; all others were read

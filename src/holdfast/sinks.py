@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.connectors.function import Function
 from holdfast.connectors.journal.sink import JournalSink as Journal
+from holdfast.connectors.kafka.sink import KafkaSink as Kafka
 from holdfast.connectors.parquet.sink import Parquet
 
-__all__ = ["Function", "Journal", "Parquet"]
+__all__ = ["Function", "Journal", "Kafka", "Parquet"]
 
 if not TYPE_CHECKING:  # type checkers know the names above; others are imported from their package
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from holdfast.connectors.files.source import Files
 from holdfast.connectors.generator import Generator
 from holdfast.connectors.journal.source import JournalSource as Journal
+from holdfast.connectors.kafka.source import KafkaSource as Kafka
 
-__all__ = ["Files", "Generator", "Journal"]
+__all__ = ["Files", "Generator", "Journal", "Kafka"]
 
 if not TYPE_CHECKING:  # type checkers know the names above; others are imported from their package
 

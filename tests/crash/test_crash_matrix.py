@@ -165,6 +165,7 @@ def test_crash_again_during_recovery(scenario):
 
 
 OTHERS = (
+    "kafka.",
     "epoch.",
     "fill.",
     "fold.",

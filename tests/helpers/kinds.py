@@ -28,7 +28,7 @@ def _called(node: ast.Call) -> str:
 
 def error_kinds() -> dict[str, set[str]]:
     """By kind, the files that can raise it."""
-    helpers = ("_error", "_refuse", "kind", "called", "wrong_answer", "whole_number")
+    helpers = ("_error", "_refuse", "refuse", "kind", "called", "wrong_answer", "whole_number")
     return _collect(lambda name: name.endswith("Error") or name in helpers)
 
 

@@ -24,7 +24,10 @@ _INSIDE = (
     "pyspark.util",
     "pyspark.daemon",
 )
-_CLASSES = re.compile(r"\borg\.apache\.|__globPaths__")
+# Not Spark's classes: the coordinate of a jar, and the login modules that Kafka documents.
+_CLASSES = re.compile(
+    r"\borg\.apache\.(?!spark:spark-sql-kafka|kafka\.common\.security\.)|__globPaths__"
+)
 
 
 def _private(tree: ast.AST) -> list[str]:
