@@ -180,9 +180,12 @@ def test_folded_files_are_cut_by_bytes_and_keep_order_and_rows(tmp_path) -> None
     found = []
     for name, options in (("driver", {}), ("tasks", {"driver_bytes": 0}), ("far", {})):
         path = tmp_path / name
-        writer = opened(path, compact_bytes=4_000, **options)
+        writer, rng = (
+            opened(path, compact_after=4, compact_bytes=40_000, **options),
+            random.Random(1),
+        )
         for epoch in range(4):
-            publish(writer, path, epoch, [*range(100_000 * epoch, 100_000 * epoch + 3_000)])
+            publish(writer, path, epoch, [rng.getrandbits(62) for _ in range(3_000)])
         if name == "far":
             writer._folder._driver_bytes = 0
 
@@ -190,12 +193,14 @@ def test_folded_files_are_cut_by_bytes_and_keep_order_and_rows(tmp_path) -> None
                 return FoldTask(f"{attempts}-of-another-machine", target_bytes)
 
             with patch.object(folding, "FoldTask", elsewhere):
-                writer.compact(3, requested=True)
+                writer.compact(3, requested=False)
         else:
-            writer.compact(3, requested=True)
+            writer.compact(3, requested=False)
         files = sorted((path).glob("hf_epoch=*/*.parquet"))
         found.append([pq.ParquetFile(file).read()["x"].to_pylist() for file in files])
+        assert directories(path) == [3]
     assert found[0] == found[1] == found[2]
+    assert [len(values) for values in found[0]] == [6_000, 6_000]
 
 
 def test_old_trees_go_after_the_grace_period_and_staged_rows_stay(tmp_path) -> None:
