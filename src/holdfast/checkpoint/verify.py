@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -43,7 +43,7 @@ from holdfast.format.findings import Finding, errors_of
 from holdfast.format.manifest import FileEntry, Manifest
 from holdfast.format.validate import findings_about
 from holdfast.ids import CheckpointId, Sequence
-from holdfast.storage.base import StorageReader
+from holdfast.storage.base import Entry, StorageReader
 
 _CHUNK_BYTES = 8 * 1024 * 1024
 _LIST_FROM_FILES = 64  # a listing costs a request for each thousand objects, a look one for each
@@ -89,8 +89,10 @@ def verify_store(
     state = _check_documents(reader, report)
     if state is None:
         return report
-    verify_checkpoints(reader, state.live, report, progress=progress, threads=threads)
-    _check_others(reader, state, report)
+    listing = _guard(report, lambda: [*reader.directory.list()]) or ()
+    sizes = {entry.path: entry.size for entry in listing}
+    verify_checkpoints(reader, state.live, report, progress=progress, threads=threads, sizes=sizes)
+    _check_others(reader, state, listing, report)
     return report
 
 
@@ -134,8 +136,12 @@ def verify_checkpoints(
     *,
     progress: Progress | None = None,
     threads: int = 2,
+    sizes: Mapping[str, int] | None = None,
 ) -> dict[CheckpointId, Manifest]:
-    """Check these checkpoints; findings go into the report under their ids."""
+    """Check these checkpoints; findings go into the report under their ids.
+
+    sizes: files of the pipeline that a listing has shown meanwhile.
+    """
     manifests: dict[CheckpointId, Manifest] = {}
     entries: dict[str, FileEntry] = {}
     segments: Segments = {}
@@ -160,7 +166,7 @@ def verify_checkpoints(
                 findings.append(
                     _finding("entries_differ", "two manifests disagree about a file", entry.path)
                 )
-    broken = _check_files(reader, entries, report, progress, threads)
+    broken = _check_files(reader, entries, report, progress, threads, sizes)
     for checkpoint, manifest in manifests.items():
         report.by_checkpoint[checkpoint].extend(
             broken[path]
@@ -215,11 +221,12 @@ def _check_files(
     report: VerifyReport,
     progress: Progress | None,
     threads: int,
+    sizes: Mapping[str, int] | None,
 ) -> dict[str, Finding]:
     total = sum(entry.size for entry in entries.values())
     workers = max(threads, min(reader.directory.storage.parallel, 16))
     broken: dict[str, Finding] = {}
-    listed = {} if report.deep else _listed(reader.directory, entries.values())
+    listed = {} if report.deep else _listed(reader.directory, entries.values(), sizes)
 
     def check(item: tuple[str, FileEntry]) -> tuple[str, FileEntry, Finding | None]:
         if listed.get(item[0]) == item[1].size:
@@ -246,13 +253,18 @@ def _check_files(
     return broken
 
 
-def _listed(directory: PipelineDirectory, files: Collection[FileEntry]) -> dict[str, int]:
+def _listed(
+    directory: PipelineDirectory, files: Collection[FileEntry], own: Mapping[str, int] | None
+) -> dict[str, int]:
     """Sizes of many files from one listing; what it does not show is asked for one by one."""
     sizes: dict[str, int] = {}
     if len(files) < _LIST_FROM_FILES:
         return sizes
     for pipeline in {entry.pipeline or directory.pipeline for entry in files}:
         place = PipelineDirectory(directory.storage, pipeline)
+        if own is not None and pipeline == directory.pipeline:
+            sizes.update((place.at(path), size) for path, size in own.items())
+            continue
         try:
             for entry in place.list(paths.CHECKPOINTS):
                 sizes[place.at(entry.path)] = entry.size
@@ -367,11 +379,13 @@ def _check_pins(reader: StoreReader, state: CatalogState, report: VerifyReport) 
             )
 
 
-def _check_others(reader: StoreReader, state: CatalogState, report: VerifyReport) -> None:
+def _check_others(
+    reader: StoreReader, state: CatalogState, listing: Iterable[Entry], report: VerifyReport
+) -> None:
     """Files that no rule explains are mentioned; the start-up clean-up knows what to do."""
     live = {summary.checkpoint for summary in state.live}
     below: list[Sequence] = []
-    for entry in reader.directory.list():
+    for entry in listing:
         meaning = paths.classify(entry.path)
         if meaning is not None and meaning.kind == "record" and meaning.sequence is not None:
             below += [meaning.sequence] if meaning.sequence < state.base else []

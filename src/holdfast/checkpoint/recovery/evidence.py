@@ -163,7 +163,7 @@ def _gather(reader: StoreReader, settings: Settings, resume: Ref | None) -> Evid
     for entry in [target] if target else state.candidates:
         deep = _deep(settings, entry)
         report = VerifyReport(deep=deep)
-        manifests.update(verify_checkpoints(reader, [entry], report))
+        manifests.update(verify_checkpoints(reader, [entry], report, sizes=witnesses.sizes))
         manifest = manifests.get(entry.checkpoint)
         coverage = Coverage()
         if manifest is not None:

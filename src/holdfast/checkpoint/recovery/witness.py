@@ -12,7 +12,8 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from holdfast.checkpoint.commit.catalog import CatalogState, read_hint
 from holdfast.checkpoint.reader import Outcomes, StoreReader
@@ -28,28 +29,24 @@ SHRANK = "catalog_shrank"
 
 @dataclass(frozen=True)
 class Witnesses:
-    """The hint, and the checkpoints that have a manifest."""
+    """The hint, the checkpoints that have a manifest, and the sizes of all their files."""
 
     hint: Latest | None
     manifests: frozenset[CheckpointId]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def call_witnesses(reader: StoreReader) -> Witnesses:
     """Look at the hint and list the manifests; to be called before the catalog is read."""
     hint = read_hint(reader.directory)
-    parsed_paths = (
-        paths.classify(entry.path)
-        for entry in reader.directory.list(paths.CHECKPOINTS)
-        if entry.path.endswith(paths.MANIFEST_END)  # there are many files, and few manifests
+    sizes = {entry.path: entry.size for entry in reader.directory.list(paths.CHECKPOINTS)}
+    parsed_paths = (paths.classify(path) for path in sizes if path.endswith(paths.MANIFEST_END))
+    manifests = frozenset(
+        meaning.checkpoint
+        for meaning in parsed_paths
+        if meaning is not None and meaning.kind == "manifest" and meaning.checkpoint is not None
     )
-    return Witnesses(
-        hint,
-        frozenset(
-            meaning.checkpoint
-            for meaning in parsed_paths
-            if meaning is not None and meaning.kind == "manifest" and meaning.checkpoint is not None
-        ),
-    )
+    return Witnesses(hint, manifests, sizes)
 
 
 def against(
