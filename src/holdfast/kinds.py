@@ -397,7 +397,7 @@ static_table_unreadable | InvalidInput | a table of `join_static` cannot be read
 sum_overflow | InvalidInput | a sum is too large for its type | cast to decimal or double before; if later rows bring it back, read them in one epoch
 time_behind_window | InvalidInput | an operator that goes by event time follows closed windows or sessions | `emit="update"` before it, or plain grouping by `window_start`
 too_deep | Storage | directories of a source lie too deep in one another, or a link leads back | remove the link
-too_many_steps | InvalidInput | more than 400 steps stand on one another | join steps: `with_columns`, `select` and `where` take many expressions at once
+too_many_steps | InvalidInput | more than 200 steps stand on one another | join steps: `with_columns`, `select` and `where` take many expressions at once
 topic_recreated | Incompatible | a Kafka topic was deleted or made again since it was read | give the source another name and allow the change, to read it from its start
 udaf_failed | InvalidInput | the user aggregate raised an exception; its column and a key are named | correct the function and run again
 udaf_result | InvalidInput | the user aggregate gave something else than one value a group | return as many values as `count` says, of the declared type

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from holdfast.spark.annotations import DataFrame, SparkSession
 
 
-STEPS_MAX = 400
-"""How many steps may stand on one another: Python's own stack ends at about 480."""
+STEPS_MAX = 200
+"""How many steps may stand on one another: twice as many are more than Spark's own stack holds."""
 
 
 @dataclass(frozen=True)
