@@ -37,6 +37,7 @@ from holdfast.state.partition import (
     hides_any,
     layers,
     live_runs,
+    partition_of,
     partition_range,
     run_slices,
 )
@@ -136,7 +137,7 @@ def plan_trace(
     Returns:
         Plans for ranges of vnodes that do not overlap; none when all is in good order.
     """
-    all_layers = layers(run_slices(runs))
+    all_layers = trace_layers(runs)
     first = max(
         (n + 1 for n, layer in enumerate(all_layers) if any(_meets(layer, plan) for plan in busy)),
         default=0,
@@ -146,11 +147,34 @@ def plan_trace(
     if span is None:
         return []
     chosen = [run_slice for layer in free[span[0] : span[1]] for run_slice in layer]
-    older = [s for layer in all_layers[: first + span[0]] for s in layer]
+    older = _depths([s for layer in all_layers[: first + span[0]] for s in layer])
     return [
-        _unit(chosen, within, bottom=not any(s.vnodes.intersect(within) for s in older))
-        for within in _ranges(chosen, counts, policy, _depths(chosen))
+        _unit(inside, within, bottom=not older[within.low : within.high].any())
+        for within, inside in _ranges(chosen, counts, policy, _depths(chosen))
     ]
+
+
+def trace_layers(runs: Iterable[RunInfo]) -> list[list[RunSlice]]:
+    """The layers of a whole trace: `layers` of `run_slices`, at a cost that follows the runs.
+
+    Runs cover each other only where they share an epoch. Where all runs of some epochs are of the
+    same ones, as one epoch or one compaction wrote them, none of them covers another.
+    """
+    groups: list[list[RunInfo]] = []
+    reach = -1
+    for run in sorted(runs, key=lambda run: (run.epoch_low, run.epoch_high)):
+        if groups and run.epoch_low <= reach:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+        reach = max(reach, run.epoch_high)
+    found: list[list[RunSlice]] = []
+    for group in groups:
+        if len({(run.epoch_low, run.epoch_high, run.generation) for run in group}) == 1:
+            found.append([RunSlice(run, run.vnodes) for run in group])
+        else:
+            found += layers(run_slices(group))
+    return found
 
 
 def _meets(layer: Sequence[RunSlice], plan: CompactionPlan) -> bool:
@@ -197,27 +221,29 @@ def _ranges(
     policy: CompactionPolicy,
     depths: np.ndarray,
     within: VnodeRange = ALL_VNODES,
-) -> Iterator[VnodeRange]:
-    """Ranges of about `run_bytes` in which there is something to compact."""
+) -> Iterator[tuple[VnodeRange, list[RunSlice]]]:
+    """Ranges of about `run_bytes` in which there is something to compact, and what."""
     if depths[within.low : within.high].max() < 2:
         return
-    inside = [s for s in slices if s.vnodes.intersect(within)]
+    low, high = within.low, within.high
+    inside = [s for s in slices if s.vnodes.low < high and low < s.vnodes.high]
     if len(counts) == 1 or sum(_bytes_inside(s, within) for s in inside) <= policy.run_bytes:
-        yield within
+        yield within, inside
         return
-    for number in range(counts[1]):
+    each = counts[1] // counts[0]
+    first = partition_of(low, counts[0]) * each
+    for number in range(first, first + each):
         part = partition_range(number, counts[1])
-        if within.low <= part.low and part.high <= within.high:
-            yield from _ranges(inside, counts[1:], policy, depths, part)
+        yield from _ranges(inside, counts[1:], policy, depths, part)
 
 
 def _bytes_inside(run_slice: RunSlice, within: VnodeRange) -> int:
-    common = run_slice.vnodes.intersect(within)
-    return RunSlice(run_slice.run, common).bytes_estimate if common else 0
+    run, vnodes = run_slice.run, run_slice.vnodes
+    common = min(vnodes.high, within.high) - max(vnodes.low, within.low)
+    return max(1, run.size * common // len(run.vnodes))
 
 
-def _unit(slices: Sequence[RunSlice], within: VnodeRange, *, bottom: bool) -> CompactionPlan:
-    chosen = [s for s in slices if s.vnodes.intersect(within)]
+def _unit(chosen: Sequence[RunSlice], within: VnodeRange, *, bottom: bool) -> CompactionPlan:
     runs = tuple({run_slice.run.path: run_slice.run for run_slice in chosen}.values())
     return CompactionPlan(
         runs=runs,

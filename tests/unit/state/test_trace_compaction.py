@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.runtime.task_counts import task_counts
 from holdfast.state import CompactionPolicy, RunIndex, RunInfo, VnodeRange, plan_trace
+from holdfast.state.compaction import trace_layers
 from holdfast.state.partition import layers, partition_range, run_slices
 from tests.helpers.effort import SOAK
 
@@ -130,10 +131,15 @@ def test_compactions_that_end_in_any_order_agree(seed):
             slices = run_slices(world.index, VnodeRange(vnode, vnode + 1))
             covered = [e for s in slices for e in range(s.run.epoch_low, s.run.epoch_high + 1)]
             assert covered == [*range(world.epoch)]
+        assert _as_sets(trace_layers(world.index)) == _as_sets(layers(run_slices(world.index)))
     while plans := world.busy + world.plan():
         for plan in {id(plan): plan for plan in plans}.values():
             world.end(plan)
     assert world.depth() <= 8
+
+
+def _as_sets(found) -> list[set]:
+    return [set(layer) for layer in found]
 
 
 def test_what_runs_now_is_left_alone():
