@@ -1,9 +1,10 @@
 """Many partitions: what an epoch costs, how many runs pile up, and what the driver does itself.
 
-Run: python benchmarks/bench_scale.py [--quick] [--partitions 2 64 256] [--rows 20000]
+Run: python benchmarks/bench_scale.py [--quick] [--partitions 2 64 256] [--rows 20000] [--large 500000]
 
-Each number of partitions gets a pipeline of its own, with the same rows. The sides take turns in
-blocks inside one session, so that noise hits all of them alike. The driver's own CPU is that of its
+Each number of partitions gets a pipeline of its own, with the same rows: of ten epochs nine are
+small and one is large. The sides take turns in blocks inside one session, so that noise hits all of
+them alike. The driver's own CPU is that of its
 Python process and of the threads of its JVM that are neither tasks nor compiler nor collector.
 """
 
@@ -21,7 +22,7 @@ import pyarrow as pa
 from side_by_side import Epochs, arguments, put, session
 
 import holdfast as hf
-from holdfast.state import partition_range, runs_of
+from holdfast.state import CompactionPolicy, partition_range, runs_of
 from holdfast.state.partition import layers, run_slices
 
 SCHEMA = "k long, x long"
@@ -34,7 +35,7 @@ TASK_THREADS = (
     "stdout writer",
     "Idle W",
 )
-RUNS_MAX = 24
+RUNS_MAX = CompactionPolicy().runs_max
 
 
 def write(directory: Path, number: int, keys: np.ndarray) -> Path:
@@ -63,6 +64,7 @@ class Side(Epochs):
         files = hf.sources.Files(str(home / "in"), schema=SCHEMA, files_max=1)
         pipe.source("in", files).group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="t")
         self.epoch_ms: list[float] = []
+        self.large_ms: list[float] = []
         self.driver_ms: list[float] = []
         self.runs: list[int] = []
         self.number = 0
@@ -87,10 +89,16 @@ class Side(Epochs):
 
         self.pipe.run = run
         try:
-            self.epoch_ms += self.run(len(batches))
+            times = self.run(len(batches))
         finally:
             self.pipe.run = before
-        self.driver_ms += np.diff(marks).tolist()
+        most = max(map(len, batches))
+        for ms, driver, keys in zip(times, np.diff(marks).tolist(), batches[1:], strict=True):
+            if len(keys) == most:
+                self.large_ms.append(ms)
+            else:
+                self.epoch_ms.append(ms)
+                self.driver_ms.append(driver)
         self.runs.append(self.depth())
 
     def depth(self) -> int:
@@ -108,6 +116,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--partitions", type=int, nargs="*", default=[2, 64, 256])
     parser.add_argument("--rows", type=int, default=20_000)
+    parser.add_argument("--large", type=int, default=500_000)
     parser.add_argument("--epochs", type=int, default=None)
     args = parser.parse_args()
     spark = session(args)
@@ -118,17 +127,25 @@ def main() -> None:
     epochs = args.epochs or (20 if args.quick else 200)
     block = 10
     for _ in range(epochs // block):
-        batches = [rng.integers(0, 100_000, args.rows) for _ in range(block)]
+        sizes = [args.rows] * (block - 1) + [args.large]
+        batches = [rng.integers(0, 1_000_000, size) for size in sizes]
         for side in sides:
             side.play(batches)
-    print("| partitions | epoch ms | driver CPU ms | runs of a partition, at most | files |")
-    print("|---|---|---|---|---|")
+    print("| partitions | small epoch ms | large epoch ms | driver CPU ms of a small epoch "
+          "| layers of a partition, at most | files | tasks |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|")
     for side in sides:
-        print(
-            f"| {side.partitions} | {statistics.median(side.epoch_ms):.0f} "
-            f"| {statistics.median(side.driver_ms):.0f} | {max(side.runs)} | {side.files} |"
-        )
-        print("  ", {k: round(v, 1) for k, v in side.phases(block).items()}, flush=True)
+        small, large = statistics.median(side.epoch_ms), statistics.median(side.large_ms)
+        tasks = sorted({report.tasks["t"] for report in side.reports})
+        print(f"| {side.partitions} | {small:.0f} | {large:.0f} | {statistics.median(side.driver_ms):.0f} "
+              f"| {max(side.runs)} | {side.files} | {', '.join(map(str, tasks))} |", flush=True)  # fmt: skip
+    least = sides[0]
+    for side in sides[1:]:
+        for name in ("epoch_ms", "large_ms", "driver_ms"):
+            ratio = statistics.median(getattr(side, name)) / statistics.median(getattr(least, name))
+            print(f"  {name} at {side.partitions} over {least.partitions} partitions: {ratio:.2f}")
+    if max(max(side.runs) for side in sides) > RUNS_MAX:
+        raise SystemExit("a partition has more layers than the policy allows")
     spark.stop()
 
 
