@@ -70,7 +70,9 @@ def open_session(
         return _opened(builder.remote(master), master)
     java = require_java()
     given = dict(config or {})
-    where = master or given.get("spark.master", "local[*]")
+    # Under spark-submit the master is already set: one of ours would overrule it.
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    where = master or given.get("spark.master", "" if submitted else "local[*]")
     settings = {**_STATIC, **RUNTIME}
     if where.startswith("local"):
         # Loopback unless the user says otherwise: a laptop that changes networks keeps working.
@@ -83,7 +85,7 @@ def open_session(
             settings["spark.python.daemon.module"] = daemon.MODULE
     for key, value in {**settings, **given}.items():
         builder = builder.config(key, value)
-    spark = _opened(builder.master(where), where)
+    spark = _opened(builder.master(where) if where else builder, where)
     if active is None and where.startswith("local") and not where.startswith("local-cluster"):
         threading.Thread(target=_start_workers, args=[spark], daemon=True).start()
     return spark

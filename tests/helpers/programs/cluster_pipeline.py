@@ -39,3 +39,6 @@ totals = named.group_by("name").agg(
 )
 pipe.sink("named_out", named, hf.sinks.Parquet(f"{OUT}/named"))
 pipe.sink("totals_out", totals, hf.sinks.Parquet(f"{OUT}/totals", mode="upsert"))
+
+if __name__ == "__main__":
+    pipe.run()

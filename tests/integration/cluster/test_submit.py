@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.helpers.cluster_world import PROGRAM
 from tests.helpers.servers import free_port
 from tests.helpers.spark_cluster import spark_cluster
 
@@ -115,3 +117,19 @@ def test_a_store_that_executors_cannot_reach_is_refused(world, tmp_path) -> None
     assert "executors cannot run the pipeline" in run.text
     assert "every executor must reach the store" in run.text
     assert world.holdfast("ls", f"{world.root}/store").returncode == 1
+
+
+@pytest.mark.soak
+def test_spark_submit_runs_the_same_file_on_the_cluster(world) -> None:
+    """Without a master in the file, the one of spark-submit counts; the answer is right."""
+    import pyspark
+
+    work = [*world.cluster.home.glob("worker-*/app-*")]
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    done = subprocess.run(
+        [str(program), "--master", world.cluster.url, str(PROGRAM)],
+        env=world.environment, capture_output=True, text=True, timeout=900, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len([*world.cluster.home.glob("worker-*/app-*")]) > len(work), "it ran elsewhere"
+    world.check()
