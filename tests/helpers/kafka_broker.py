@@ -25,6 +25,7 @@ from tests.helpers.servers import UnavailableError
 
 _START_S = 90
 _HEAP = "512m"
+GUEST_PASSWORD = "the-guests-own"
 
 
 @dataclass
@@ -32,6 +33,7 @@ class KafkaBroker:
     """Where a broker listens; can be killed, and started again over the same data."""
 
     address: str
+    secured: str
     folder: Path
     command: list
     extra: dict = field(default_factory=dict)
@@ -123,9 +125,9 @@ def kafka_broker(folder, properties=None, client=None):
         raise UnavailableError("there is no Java to run Kafka with")
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    port, controller = _free_ports(2)
+    port, controller, secured = _free_ports(3)
     config = folder / "server.properties"
-    config.write_text(_properties(folder, port, controller, properties or {}))
+    config.write_text(_properties(folder, port, controller, secured, properties or {}))
     path = ":".join(str(jar) for jar in jars("broker"))
     base = [
         str(java.home / "bin" / "java"), f"-Xmx{_HEAP}", f"-Xms{_HEAP}", "-XX:+UseSerialGC",
@@ -142,7 +144,11 @@ def kafka_broker(folder, properties=None, client=None):
             f"Kafka's data cannot be made: {(made.stderr or made.stdout)[-300:]}"
         )
     broker = KafkaBroker(
-        f"127.0.0.1:{port}", folder, [*base, "kafka.Kafka", str(config)], client or {}
+        f"127.0.0.1:{port}",
+        f"127.0.0.1:{secured}",
+        folder,
+        [*base, "kafka.Kafka", str(config)],
+        client or {},
     )
     try:
         broker.start()
@@ -151,16 +157,26 @@ def kafka_broker(folder, properties=None, client=None):
         broker.stop()
 
 
-def _properties(folder, port, controller, more):
+def _properties(folder, port, controller, secured, more):
     values = {
         "process.roles": "broker,controller",
         "node.id": "1",
         "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},"
+        f"SASL_PLAINTEXT://127.0.0.1:{secured}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{secured}",
+        # A second door with a login: `guest` may do nothing, whoever comes without one everything.
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
+            "org.apache.kafka.common.security.plain.PlainLoginModule required "
+            f'user_guest="{GUEST_PASSWORD}";'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAINTEXT",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT",
         "log.dirs": str(folder / "data"),
         "num.partitions": "2",
         "auto.create.topics.enable": "false",

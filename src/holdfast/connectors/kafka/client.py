@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -154,16 +155,20 @@ def patiently(
     *,
     clock: Clock | None = None,
     patience_ms: int = PATIENCE_MS,
+    heard: Sequence[Any] = (),
     **facts: Any,
 ) -> T:
-    """The result of a call that is repeated while trying again can help."""
+    """The result of a call that is repeated while trying again can help.
+
+    heard: errors that the client told apart from the call, which alone say that a login failed.
+    """
     clock = clock or SystemClock()
     began, pause = clock.monotonic_ms(), _PAUSE_MS
     while True:
         try:
             return call()
         except Exception as error:
-            typed = kafka_failure(error, what, **facts)
+            typed = kafka_failure(_login_failure(heard) or error, what, **facts)
             waited = clock.monotonic_ms() - began
             if not getattr(typed, "retryable", False) or waited + pause > patience_ms:
                 typed.facts.setdefault("waited_ms", waited)
@@ -171,6 +176,12 @@ def patiently(
             log.warning("%s: trying again after %s", what, typed.facts.get("error"))
         clock.sleep_ms(pause)
         pause = min(2 * pause, _PAUSE_MAX_MS)
+
+
+def _login_failure(heard: Sequence[Any]) -> Exception | None:
+    """A login that was refused; the call itself only says that nobody answered in time."""
+    refused = [error for error in heard if error.name() in ("_AUTHENTICATION", "_SSL")]
+    return require_client().KafkaException(refused[-1]) if refused else None
 
 
 @dataclass(frozen=True)
@@ -191,6 +202,7 @@ class Admin:
         """Nothing is asked yet."""
         self._servers, self._options, self._clock = servers, options, clock or SystemClock()
         self._client: Any = None
+        self._heard: deque[Any] = deque(maxlen=8)
 
     @property
     def client(self) -> Any:
@@ -198,6 +210,7 @@ class Admin:
         if self._client is None:
             kafka = require_client()
             config = client_config(self._servers, self._options)
+            config["error_cb"] = self._heard.append
             try:
                 self._client = kafka.admin.AdminClient(config)
             except Exception as error:
@@ -205,7 +218,16 @@ class Admin:
         return self._client
 
     def _ask(self, call: Callable[[], T], what: str, **facts: Any) -> T:
-        return patiently(call, what, clock=self._clock, servers=self._servers, **facts)
+        def heeding() -> T:
+            try:
+                return call()
+            finally:
+                self.client.poll(0)  # hears what is told apart from the call
+
+        self._heard.clear()
+        return patiently(
+            heeding, what, clock=self._clock, heard=self._heard, servers=self._servers, **facts
+        )
 
     def names(self) -> list[str]:
         """All topics, without Kafka's own."""

@@ -367,7 +367,7 @@ class KafkaReader(SourceReader):
         return 0 if self._begun is None else self._begun.get(key, 0)
 
     def backlog(self) -> Backlog:
-        """Offsets, as of the last plan."""
+        """Offsets, as of the last plan: as many rows, but for the holes that transactions leave."""
         at = self._at or {}
         done = sum(at.values())
         return Backlog(

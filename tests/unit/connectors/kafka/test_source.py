@@ -20,6 +20,7 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.format.position import KafkaPosition, compare
+from tests.helpers.kafka_broker import GUEST_PASSWORD
 
 
 class Manifest:
@@ -286,3 +287,30 @@ def test_brokers_that_do_not_answer_are_a_retryable_error_after_patience():
     assert caught.value.retryable
     assert 30 < len(tries) < 60
     assert clock.monotonic_ms() <= 60_000
+
+
+LOGIN = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "PLAIN",
+    "sasl.username": "guest",
+    "sasl.password": "env:GUEST_PASSWORD",
+}
+
+
+@pytest.mark.parametrize("password", ["right", "wrong"])
+def test_no_permission_and_a_wrong_password_are_told_at_once(kafka, monkeypatch, password):
+    """Not after a minute of patience; neither the password nor its guess is in the error."""
+    if kafka.broker is None:
+        pytest.skip("the broker in HOLDFAST_KAFKA_BROKER has no guest")
+    topic = kafka.topic("in", 1)
+    secret = {"right": GUEST_PASSWORD, "wrong": "hunter2"}[password]
+    monkeypatch.setenv("GUEST_PASSWORD", secret)
+    options = LOGIN | {"reconnect.backoff.max.ms": "500"}
+    source = KafkaReader("in", hf.sources.Kafka(kafka.broker.secured, topic, options=options))
+    began = time.perf_counter()
+    with pytest.raises(StorageError, match="refused access") as caught:
+        source.check()
+    assert caught.value.kind == "kafka_denied"
+    assert not caught.value.retryable
+    assert secret not in str(caught.value)
+    assert time.perf_counter() - began < 30
