@@ -36,6 +36,7 @@ _LONGEST = (
     "integration/pipeline/test_outputs.py",
     "crash/test_epoch_faults.py",
     "crash/test_kills_all_sinks.py",
+    "crash/test_kafka_kills.py",
     "integration/guard/test_restore_and_continue.py",
     "operators/test_window.py",
     "crash/test_failing_storage.py",
