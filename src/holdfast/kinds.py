@@ -220,7 +220,7 @@ run_digest_differs | Corruption | the SHA-256 of a run differs from its record |
 run_entry_unusable | Corruption | an entry of the inventory does not describe a run | recover to the newest intact checkpoint
 run_facts_differ | Corruption | a run contradicts its record in the manifest | verify deep; recover to the newest intact checkpoint
 run_listed | InvalidInput | a compacted run is in the list already | list each compaction once
-run_missing | Corruption or NotFound | a run of the checkpoint is missing | recover to the newest intact checkpoint
+run_missing | NotFound | a run of the checkpoint is missing | recover to the newest intact checkpoint
 run_of_other_trace | InvalidInput | a run was to be listed for another operator or kind of trace | list it where it belongs
 run_schema_differs | Incompatible | a run has another schema than its trace; the difference is listed | open it with the schema that it was written with
 run_size_differs | Corruption | a run is shorter or longer than its record says | verify deep; recover to the newest intact checkpoint
@@ -237,6 +237,7 @@ wrong_partition | InvalidInput | rows were shuffled to the wrong partition | shu
     "Journal": (
         "`holdfast.journal`, and kinds of the core.",
         """\
+durability_unknown | CommitUnknown | the journal's writer failed: whether what it had accepted is durable is unknown | reopen the journal and append again with the same ids
 event_missing | NotFound | there is no such event in the retained, visible log | check sequence or id
 file_missing | NotFound | a file of the journal vanished while it was used | open the journal again
 hold_missing | NotFound | there is no hold of this name | check the name
@@ -270,7 +271,7 @@ segment_missing | Corruption | a journal segment is not there | restore the file
 symlink | Refused | a symbolic link stands where a journal file should be | put the real file there
 sync_failed | CommitUnknown | an fsync of the journal failed: whether the batch is durable is unknown | reopen the journal and append again with the same ids
 too_large | Corruption | a file is larger than it can be | run `holdfast journal verify`
-writer_poisoned | CommitUnknown or Storage | the journal's writer failed before and accepts nothing more | close it and open the journal again; replay decides
+writer_poisoned | Storage | the journal's writer failed before and accepts nothing more | close it and open the journal again; replay decides
 """,
     ),
     "Pipeline": (

@@ -20,9 +20,6 @@ CLASSES = sorted(
     key=lambda c: c.__name__,
 )
 SOURCE = Path(holdfast.__file__).parent
-# One meaning, but raised as two classes by state and journal: open, to be decided there. A kind
-# that was mended and still stands here fails the test as well.
-TWO_CLASSES = {"run_missing", "writer_poisoned"}
 
 
 def _make(cls):
@@ -116,7 +113,7 @@ def test_one_kind_belongs_to_one_class():
     for kind, cls in _raised_kinds():
         classes.setdefault(kind, set()).add(cls)
     assert classes
-    assert {kind for kind, found in classes.items() if len(found) > 1} == TWO_CLASSES
+    assert {kind: found for kind, found in classes.items() if len(found) > 1} == {}
 
 
 def test_an_invariant_raises_a_bug_report():

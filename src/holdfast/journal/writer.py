@@ -196,7 +196,7 @@ class JournalWriter(CommitQueue):
     def _unknown(poison: HoldfastError) -> CommitUnknownError:
         error = CommitUnknownError(
             "the journal's writer has failed: what it had not made durable is unknown",
-            kind="writer_poisoned",
+            kind="durability_unknown",
             cause=str(poison),
             remedy="reopen the journal and append again with the same ids; replay decides",
         )

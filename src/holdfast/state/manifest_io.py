@@ -250,7 +250,7 @@ def _content(
             return cache.fetch(storage, path, run)
         return pa.py_buffer(storage.get(path, bytes_max=run.size))
     except (FileNotFoundError, NotFoundError) as error:
-        raise CorruptionError(
+        raise NotFoundError(
             "a run of the checkpoint is missing",
             kind="run_missing",
             path=path,
