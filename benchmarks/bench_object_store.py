@@ -1,10 +1,10 @@
-"""Requests and bytes that an epoch costs on an object store, with and without the cache of runs.
+"""Requests and bytes that commits and cold workers cost on an object store.
 
 Run: python benchmarks/bench_object_store.py [--quick]
 
 Counts what goes over the wire, by a proxy in front of a real S3 server (versitygw): method, what the
-object is for, bytes. An aggregate of 10,000 keys in four partitions, 2,000 rows an epoch, output as
-a changelog; the first epochs are left out. Counts do not depend on the machine.
+object is, bytes. No Spark and no stopwatch: the counts are the same on every machine. Epochs with
+few rows are compared in the cost of their requests, epochs with many in their bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
-from side_by_side import arguments, session
+from side_by_side import arguments
 
-import holdfast as hf
 from holdfast.format.paths import classify
+from holdfast.ids import RandomIds
+from holdfast.state import RunCache, RunSource
+from holdfast.storage import open_storage
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
+from tests.helpers.rig import Rig
 from tests.helpers.servers import UnavailableError, versitygw
+from tests.helpers.state_world import World
 
 _HOP = {"connection", "transfer-encoding", "content-length", "accept-encoding", "expect"}
 
@@ -38,7 +42,6 @@ class Meter(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     target: ClassVar[str] = ""
-    prefix: ClassVar[str] = ""
     lock: ClassVar[threading.Lock] = threading.Lock()
     requests: ClassVar[Counter[tuple[str, str]]] = Counter()
     sent: ClassVar[Counter[str]] = Counter()
@@ -71,6 +74,24 @@ class Meter(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = _pass  # noqa: N815
 
+    @classmethod
+    def clear(cls) -> None:
+        """Count from zero."""
+        with cls.lock:
+            cls.requests.clear()
+            cls.sent.clear()
+
+    @classmethod
+    def show(cls, times: int) -> None:
+        """Print what was counted, for each of so many times."""
+        with cls.lock:
+            print("| request | of | each time |\n|---|---|---|")
+            for (method, what), count in sorted(cls.requests.items(), key=lambda one: -one[1]):
+                print(f"| {method} | {what} | {count / times:.2f} |")
+            print(f"| all | | {sum(cls.requests.values()) / times:.2f} |")
+            up, down = (cls.sent[way] / times for way in ("up", "down"))
+            print(f"\nbytes each time: {up:,.0f} up, {down:,.0f} down")
+
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
@@ -79,55 +100,50 @@ def _meaning(path: str, method: str) -> str:
     parts = urllib.parse.urlsplit(path)
     query = urllib.parse.parse_qs(parts.query)
     if method == "GET" and ("list-type" in query or "prefix" in query):
-        folder = query.get("prefix", [""])[0].split("/cp/p/")[-1].strip("/")
+        folder = query.get("prefix", [""])[0].split("/shop/")[-1].strip("/")
         return f"list of {re.sub(r'[0-9a-f-]{36}', 'ID', folder) or 'the root'}"
     name = urllib.parse.unquote(parts.path)
-    if "/cp/p/" in name:
-        found = classify(name.split("/cp/p/", 1)[1])
-        return str(found.kind) if found is not None else "other"
-    return "output" if "/out/" in name else "other"
+    inside = name.split("/shop/", 1)[-1] if "/shop/" in name else name.split("/workers/", 1)[-1]
+    found = classify(inside)
+    return str(found.kind) if found is not None else "other"
 
 
-def measure(spark: Any, url: str, options: dict[str, Any], home: Path, *, cached: bool) -> None:
-    """Run twelve epochs and print what the last eight have cost."""
-    pipe = hf.Pipeline(
-        "p",
-        store=f"{url}/cp",
-        spark=spark,
-        partitions=4,
-        storage_options=options,
-        cache=home / "cache",
-    )
-    if not cached:
-        # A cache that holds nothing: what every epoch would cost on new executors.
-        object.__setattr__(pipe._place, "cache_bytes_max", 1)
-    rows = pipe.source(
-        "rows",
-        hf.sources.Generator(
-            {"k": "pmod(id * 7919, 10000)", "x": "id % 7"}, rows=24_000, rows_per_epoch=2_000
-        ),
-    )
-    totals = rows.group_by("k").agg(n=hf.count(), s=hf.sum("x"), name="totals")
-    pipe.sink("out", totals, hf.sinks.Parquet(f"{url}/out", storage_options=options))
-    pipe.run(epochs=4)
-    Meter.requests.clear()
-    Meter.sent.clear()
-    before = Counter(Meter.requests)
-    pipe.run(epochs=8)
-    with Meter.lock:
-        found = Meter.requests - before
-        sent = dict(Meter.sent)
-    print(f"\n### {'with the cache' if cached else 'with an empty cache in every epoch'}\n")
-    print("| request | what for | an epoch |\n|---|---|---|")
-    for (method, what), count in sorted(found.items(), key=lambda each: -each[1]):
-        print(f"| {method} | {what} | {count / 8:.2f} |")
-    print(f"| all | | {sum(found.values()) / 8:.2f} |")
-    print(f"\nbytes an epoch: {sent['up'] // 8:,} up, {sent['down'] // 8:,} down; with one start")
+def commits(url: str, options: dict[str, Any], count: int) -> None:
+    """What a commit costs that brings one run and whose sink records one outcome."""
+    rig = Rig(open_storage(f"{url}/commits", options=options))
+    store = rig.open()
+    for _ in range(3):
+        rig.commit(store)
+    Meter.clear()
+    for _ in range(count):
+        rig.commit(store)
+    print("\n### A commit: one run, one sink that records its outcome\n")
+    Meter.show(count)
+    store.close()
+
+
+def workers(url: str, options: dict[str, Any], home: Path, epochs: int) -> None:
+    """What workers ask for that open all runs of a partition: a new process in every epoch."""
+    storage = open_storage(f"{url}/workers", options=options)
+    world = World("latest", ["int64"], "text", seed=3, storage=storage)
+    for _ in range(8):
+        world.step(world.make_rows(2_000), 1)
+    for name, kept in (("with the cache", True), ("without", False)):
+        Meter.clear()
+        for _ in range(epochs):
+            cache = RunCache(home / "cache", bytes_max=1 << 30, ids=RandomIds()) if kept else None
+            source = RunSource(storage, cache=cache)
+            for run in world.runs:
+                source.open(run, world.schema)
+        print(
+            f"\n### A new worker opens {len(world.runs)} runs in each of {epochs} epochs, {name}\n"
+        )
+        Meter.show(epochs)
 
 
 def main() -> None:
     args = arguments(__doc__).parse_args()
-    spark = session(args, "2g")
+    count = 10 if args.quick else 100
     home = Path(tempfile.mkdtemp(prefix="holdfast-bench-"))
     try:
         with versitygw(home / "s3") as s3:
@@ -135,15 +151,13 @@ def main() -> None:
             server = ThreadingHTTPServer(("127.0.0.1", 0), Meter)
             threading.Thread(target=server.serve_forever, daemon=True).start()
             options = {**s3.options, "endpoint": f"http://127.0.0.1:{server.server_port}"}
-            for cached in (True, False):
-                root = f"{s3.url}/{'cached' if cached else 'empty'}"
-                measure(spark, root, options, home / f"cached-{cached}", cached=cached)
+            commits(s3.url, options, count)
+            workers(s3.url, options, home, count)
             server.shutdown()
     except UnavailableError as reason:
         print(f"skipped: {reason}")
     finally:
         shutil.rmtree(home, ignore_errors=True)
-        spark.stop()
 
 
 if __name__ == "__main__":
