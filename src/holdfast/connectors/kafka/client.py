@@ -26,7 +26,6 @@ from holdfast.errors import (
 )
 
 log = logging.getLogger("holdfast.kafka")
-log.addHandler(logging.NullHandler())
 T = TypeVar("T")
 Partition = tuple[str, int]
 """Topic and number."""
