@@ -31,11 +31,14 @@ ASSUMED = {
     "storage: GB and month": 0.023,
     "traffic inside the region": 0.0,
     "executors": 1_000,
-    "reads of a run (by a look-up, by a compaction)": 2,
+    "reads of a run (by a lookup, by a compaction)": 2,
 }
 DAY_S = 86_400
-# Of the colour-blind-safe palette of Okabe and Ito.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00")
+# The palette of Okabe and Ito, which people with colour blindness tell apart; lighter on dark.
+COLOURS = {
+    "light": ("#0072B2", "#E69F00", "#009E73", "#D55E00"),
+    "dark": ("#56B4E9", "#F0C04A", "#3CC8A0", "#FF8A5C"),
+}
 THEMES = {"light": ("#ffffff", "#24292f", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
 
 
@@ -48,7 +51,7 @@ def costs(results: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
     files = partitions * row["layers"]
     puts = epochs * (runs + driver["PUT"] + driver["LIST"])
     gets = epochs * (
-        runs * ASSUMED["reads of a run (by a look-up, by a compaction)"] + driver["GET"]
+        runs * ASSUMED["reads of a run (by a lookup, by a compaction)"] + driver["GET"]
     )  # type: ignore[operator]
     state = partitions * row["bytes"]
     return {
@@ -166,7 +169,7 @@ def table_paper(results: dict[str, Any]) -> str:
                 f"{cost['memory_mb']:,.0f} MB",
                 f"{cost['written_tb']:,.1f} TB",
                 f"{cost['puts'] / 1e6:,.1f} M / {cost['gets'] / 1e6:,.1f} M",
-                f"${cost['requests_usd']:,.0f} + ${cost['storage_usd']:,.0f}",
+                f"${cost['requests_usd']:,.0f} + ${cost['storage_usd']:,.2f}",
             )
         )
     head = (
@@ -214,10 +217,12 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
     import matplotlib.pyplot as plt
 
     back, ink, grid = THEMES[theme]
+    colours = COLOURS[theme]
     plt.rcParams.update(
         {
-            "svg.hashsalt": "holdfast", "font.size": 9, "figure.facecolor": back,
-            "axes.facecolor": back, "axes.edgecolor": grid, "axes.labelcolor": ink,
+            "svg.hashsalt": "holdfast", "svg.fonttype": "none", "font.size": 9,
+            "figure.facecolor": back, "axes.facecolor": back,
+            "axes.edgecolor": grid, "axes.labelcolor": ink,
             "text.color": ink, "xtick.color": ink, "ytick.color": ink, "grid.color": grid,
             "axes.spines.top": False, "axes.spines.right": False,
         }
@@ -230,7 +235,7 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
     )
     shapes = [*dict.fromkeys(point["shape"] for point in results["pipelines"])]
     for axis, (title, value) in zip(axes.flat, panels, strict=False):
-        for shape, colour in zip(shapes, COLOURS, strict=True):
+        for shape, colour in zip(shapes, colours, strict=True):
             points = [point for point in results["pipelines"] if point["shape"] == shape]
             axis.plot(
                 [p["epoch"] for p in points], [value(p) for p in points], "o-", color=colour,
@@ -241,8 +246,8 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
     last = axes.flat[3]
     curve = results["one_partition"]
     for name, label, colour in (
-        ("layers", "layers of a partition", COLOURS[0]),
-        ("amplification", "times a byte is written", COLOURS[3]),
+        ("layers", "layers of a partition", colours[0]),
+        ("amplification", "times a byte is written", colours[3]),
     ):
         last.plot(
             [p["epoch"] for p in curve], [p[name] for p in curve], "o-", color=colour,
@@ -250,8 +255,9 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
         )  # fmt: skip
     last.set(title="one partition", xscale="log", xlabel="epochs so far", ylim=(0, None))
     last.grid(visible=True, linewidth=0.5)
-    for axis in (axes.flat[0], last):
-        axis.legend(frameon=False, fontsize=8)
+    last.legend(frameon=False, fontsize=8)
+    lines = axes.flat[0].get_lines()
+    figure.legend(handles=lines, loc="outside upper center", ncols=len(lines), frameon=False)
     figure.savefig(target, format="svg", metadata={"Date": None})
     plt.close(figure)
     text = target.read_text(encoding="utf-8")

@@ -137,10 +137,6 @@ MUTATIONS = [
         "if not path})",
     ),
     _r(
-        "        if all(run.epoch_low > part.newest for part in parts):",
-        "        if all(run.epoch_low >= part.newest for part in parts):",
-    ),
-    _r(
         "            self._parts[place] = part\n            self._touched.add(place)\n",
         "            self._parts[place] = part\n",
     ),
