@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import holdfast as hf
+from holdfast.testing.connectors import SOURCE_CHECKS
 from tests.helpers.paths import ROOT
 
 GUIDES = ROOT / "docs" / "guides"
@@ -61,6 +62,25 @@ def test_the_code_of_the_guide_about_pipelines_is_analysed_by_spark(spark, tmp_p
         if isinstance(names.get("orders"), hf.sources.Files):
             names["pipe"].source("more", names["orders"]).distinct(name="more_rows")
         names["pipe"].resolve()
+
+
+def test_the_code_of_the_guide_about_connectors_keeps_the_contract(spark, tmp_path, monkeypatch):
+    """The source of connectors.md runs in a pipeline and passes the suite, as the guide says."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("1\ntwo\n1\n")
+    pipe = hf.Pipeline("guide", store=tmp_path / "store", spark=spark, partitions=2)
+    names = {"hf": hf, "pipe": pipe}
+    for number, block in enumerate(_blocks("connectors.md")):
+        exec(compile(block, f"connectors.md, block {number}", "exec"), names)
+    counts = pipe.view("counts").to_arrow().to_pylist()
+    assert {row["line"]: row["n"] for row in counts} == {"1": 2, "two": 1}
+    other = hf.Pipeline("bad", store=tmp_path / "store", spark=spark, partitions=2)
+    numbers = other.source("numbers", names["Numbers"]("words.txt"))
+    numbers.distinct(name="numbers_seen")
+    assert other.run().bad == {"numbers": 1}
+    for check in SOURCE_CHECKS:
+        (tmp_path / check.__name__).mkdir()
+        check(names["LinesRig"](tmp_path / check.__name__, spark))
 
 
 def test_the_code_of_the_guide_about_the_journal_runs(tmp_path, monkeypatch):

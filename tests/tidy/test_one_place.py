@@ -75,7 +75,7 @@ def test_the_runtime_knows_the_contract_of_connectors_and_no_connector() -> None
             "plugins",
             "staging",
         )
-    }
+    } | {"holdfast.connectors"}
     strangers = []
     for path in MODULES:
         here = path.relative_to(SOURCE).as_posix()

@@ -31,7 +31,9 @@ from holdfast.connectors.locations import Location as Location
 from holdfast.connectors.locations import Use as Use
 from holdfast.connectors.locations import identity as identity
 from holdfast.connectors.locations import is_hidden as is_hidden
+from holdfast.connectors.locations import is_hidden_name as is_hidden_name
 from holdfast.connectors.locations import local_path as local_path
+from holdfast.connectors.locations import versions_of as versions_of
 from holdfast.durations import Duration as Duration
 from holdfast.durations import duration_us as duration_us
 from holdfast.errors import AlreadyExistsError as AlreadyExistsError

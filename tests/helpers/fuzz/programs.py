@@ -231,7 +231,7 @@ class Maker:
             self._latest,
         ]
         if not here.changes:
-            choices.append(self._dedupe)
+            choices.append(self._first_or_last)
         if self.large:
             choices = [self._key_group, self._distinct, self._top, self._join, self._latest]
         return self.rng.choice(choices)(here)
@@ -395,6 +395,27 @@ class Maker:
         # Which row of a key comes first is open within an epoch: only the keys are compared.
         return self._select(node, keys)
 
+    def _first_or_last(self, here: Node) -> Node:
+        return self.rng.choice([self._dedupe, self._upsert])(here)
+
+    def _upsert(self, here: Node) -> Node:
+        """Every row is a put: the last one by a sequence, then by all columns."""
+        here = self._ordered(here) if self.edge != "collation" else here
+        keys = self._keys_of(here, 1)
+        by = self.rng.choice(here.columns)
+        names = [c.name for c in keys]
+        ours = (
+            f"{here.name}.upsert({names!r}, sequence_by={f'{by.sql} asc'!r}, name={self._next!r})"
+        )
+        rest = [c.sql for c in here.columns if c is not by]
+        order = ", ".join(f"{text} DESC" for text in [by.sql, *rest])
+        over = f"PARTITION BY {', '.join(c.sql for c in keys)} ORDER BY {order}"
+        batch = (
+            f"{here.name}.withColumn('hf_rank', F.expr({f'row_number() OVER ({over})'!r}))"
+            f".where('hf_rank <= 1').drop('hf_rank')"
+        )
+        return self._add([here], ours, batch, here.columns, changes=True)
+
     def _ordered(self, here: Node) -> Node:
         columns = [c for c in here.columns if c.orderable and not c.folded]
         return here if len(columns) == len(here.columns) else self._select(here, columns)
@@ -428,6 +449,8 @@ class Maker:
         return self._add([here], ours, batch, here.columns, changes=True)
 
     def _latest(self, here: Node) -> Node:
+        if not here.changes and not self.large and self.rng.random() < 0.5:
+            return self._upsert(here)
         return self._top(here, latest=True)
 
     def _other(self, here: Node) -> Node:
