@@ -167,6 +167,45 @@ def test_columns_that_are_left_out_are_filled_in_the_order_of_the_sequence(epoch
         assert shown(ordered) == shown(arrived)
 
 
+def test_at_one_place_a_put_counts_more_than_a_delete_and_then_the_columns_decide():
+    """Whatever came first, in one epoch or in two."""
+    rows = [
+        Event("x", 1, "p", delete=True),
+        Event("x", 1, "p"),
+        Event("x", 1, "q"),
+        Event("x", 0, "z"),
+    ]
+    for cut in range(5):
+        for events in (rows, rows[::-1]):
+            harness = Harness(task())
+            for part in (events[:cut], events[cut:]):
+                if part:
+                    harness.step(batch(part, harness.work))
+            assert shown(harness) == {"x": (1, "q")}
+
+
+def test_a_negative_weight_deletes():
+    """As `delete_when` does, where the source says it by a weight."""
+    harness = Harness(task(changes=True))
+    harness.step(batch([Event("x", 1, at=1), Event("y", 2, at=1)], harness.work))
+    harness.step(batch([Event("x", 1, at=2, delete=True)], harness.work))
+    assert shown(harness) == {"y": (2, None)}
+
+
+def test_nothing_is_filled_from_before_a_delete():
+    """In one epoch or in two; what came after the delete is."""
+    rows = [Event("x", 1, "p"), Event("x", delete=True), Event("x", None, "q"), Event("x", 3, None)]
+    for cut in range(1, 5):
+        harness = Harness(task(order=(), keep=True))
+        for part in (rows[:cut], rows[cut:-1]):
+            if part:
+                harness.step(batch(part, harness.work))
+        if cut < 4:
+            assert shown(harness) == {"x": (None, "q")}
+            harness.step(batch(rows[-1:], harness.work))
+        assert shown(harness) == {"x": (3, "q")}
+
+
 def test_rows_behind_the_stored_one_are_ignored_and_counted():
     """Also behind a delete: an older row does not bring the key back."""
     harness = Harness(task())

@@ -141,7 +141,7 @@ class Reading:
         names = names if self.rig.compared is None else [*self.rig.compared]
         return texts(self.frame(reader, split).select(*(quoted(n) for n in names)).collect())
 
-    def drain(self, reader: SourceReader, most: int = 1_000) -> Iterator[Split]:
+    def drain(self, reader: SourceReader, most: int = 50) -> Iterator[Split]:
         """Splits until there is nothing new; the position is behind each when the next is asked."""
         for _ in range(most):
             split = reader.plan()
