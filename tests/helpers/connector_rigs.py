@@ -15,7 +15,6 @@ from holdfast.connectors import (
     BAD_SCHEMA,
     Backlog,
     IncompatibleError,
-    InvalidInputError,
     Location,
     OpenPosition,
     Source,
@@ -243,9 +242,8 @@ def net(rows: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
     total: Counter = Counter()
     for k, n, weight in rows:
         total[k, n] += weight
-    if any(count < 0 for count in total.values()):
-        raise InvalidInputError("more is retracted than was given", rows=sorted(total))
-    return [*total.elements()]
+    lacking = [(k, -n) for (k, n), count in total.items() if count < 0]  # no answer has these
+    return [*total.elements(), *lacking]
 
 
 class ParquetRig(SinkRig):

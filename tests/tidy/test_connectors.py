@@ -23,11 +23,14 @@ PUBLIC = (
 
 # By module, why connectors that ship may use it: a third party does without, and loses nothing.
 PRIVATE = {
+    "holdfast.checkpoint.artifact": "writes a file with its digest in one pass; hashlib does",
     "holdfast.failpoints": "crash tests of this repository",
     "holdfast.format.canonical": "digests of Holdfast's own documents",
     "holdfast.format.documents": "the size of a small document",
+    "holdfast.ids": "random names of files; uuid does",
     "holdfast.journal.format.layout": "the journal's own files",
     "holdfast.operators.analyze": "the Arrow schema of a sink that hashes rows itself",
+    "holdfast.spark.background": "tasks of outputs that are rewritten while the pipeline runs",
     "holdfast.spark.classic": "fast paths through private names of Spark, which only ship with tests",
     "holdfast.spark.errors": "tells Spark's errors from a user's",
     "holdfast.spark.session": "refuses a session that is too old",

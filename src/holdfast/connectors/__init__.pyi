@@ -41,6 +41,7 @@ from holdfast.errors import ConflictError as ConflictError
 from holdfast.errors import CorruptionError as CorruptionError
 from holdfast.errors import HoldfastError as HoldfastError
 from holdfast.errors import IncompatibleError as IncompatibleError
+from holdfast.errors import InternalError as InternalError
 from holdfast.errors import InvalidInputError as InvalidInputError
 from holdfast.errors import NotFoundError as NotFoundError
 from holdfast.errors import RefusedError as RefusedError

@@ -181,6 +181,28 @@ def test_doctor_tries_conditional_puts_on_s3(s3_world, s3_env):
     assert [e.path for e in s3_world.storage.list("")] == before
 
 
+def test_doctor_tells_the_connectors_and_the_lag_of_a_pipeline(tmp_path):
+    """Of every source, without Spark; a source that cannot be looked at is a problem with its remedy."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"n": 1}\n')
+    file = tmp_path / "pipe.py"
+    file.write_text(
+        "import holdfast as hf\n"
+        f"pipe = hf.Pipeline('p', store={str(tmp_path / 'cp')!r})\n"
+        f"files = hf.sources.Files({str(tmp_path / 'in')!r}, schema='n long', min_age_ms=0)\n"
+        "pipe.source('numbers', files).distinct(name='all')\n"
+    )
+    answer = holdfast("doctor", "--pipeline", file, "--json")
+    checks = {check["name"]: check for check in answer.json["checks"]}
+    assert checks["lag"]["found"].startswith("numbers: 9 bytes, ")
+    assert checks["sources"]["found"].startswith("Files, Generator, Journal")
+    (tmp_path / "in" / "a.json").unlink()
+    (tmp_path / "in").rmdir()
+    answer = holdfast("doctor", "--pipeline", file, "--json")
+    checks = {check["name"]: check for check in answer.json["checks"]}
+    assert (checks["lag"]["status"], answer.code) == ("problem", 1)
+
+
 def test_doctor_names_the_remedy_for_what_is_missing(tmp_path):
     """A missing root and a Java that does not answer are problems with a remedy; exit 1."""
     env = {"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path)}

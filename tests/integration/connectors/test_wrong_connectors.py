@@ -275,6 +275,10 @@ class NoOwner(ParquetWriter):
         state = super().inspect(after)
         return OutputState(where=state.where, owner=None, epochs=(), empty=True)
 
+    def commit(self, token) -> None:
+        self._remove([int(token.epoch)])
+        super().commit(token)
+
 
 class ChangesWhenAsked(ParquetWriter):
     """Goes back when it is only asked whether it could."""
@@ -287,13 +291,14 @@ class ChangesWhenAsked(ParquetWriter):
 
 
 class AddsInstead(ParquetWriter):
-    """Keeps what was there when it is to replace it."""
+    """Keeps part of what was there when it is to replace it."""
 
     def replace(self, token) -> None:
+        self._remove([int(token.epoch)])
         self.commit(token)
 
     def clear(self) -> None:
-        pass
+        self._remove([epoch for epoch in self._published() if epoch < 2])
 
 
 class ClaimsToDeduplicate(FunctionRig):

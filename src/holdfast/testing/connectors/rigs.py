@@ -106,7 +106,12 @@ class SinkRig(ABC):
 
 def texts(rows: Iterable[Sequence[Any]]) -> Counter[tuple[str, ...]]:
     """Rows that can be counted and compared."""
-    return Counter(tuple(repr(value) for value in row) for row in rows)
+    return Counter(tuple(_text(value) for value in row) for row in rows)
+
+
+def _text(value: Any) -> str:
+    """Spark gives bytes in two types, by its version."""
+    return repr(bytes(value) if isinstance(value, (bytearray, memoryview)) else value)
 
 
 class Reading:

@@ -176,6 +176,8 @@ def check_asked_before_touched(rig: SinkRig) -> None:
 
     build(8).run(label="then")
     build(16).run()
+    build(16).plan_outputs(from_checkpoint="then")
+    _compare(rig, 16, check, "the output was changed when it was only asked")
     refused = None
     try:
         build(16).run(from_checkpoint="then")
