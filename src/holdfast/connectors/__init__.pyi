@@ -1,3 +1,4 @@
+from holdfast.arguments import several as several
 from holdfast.arguments import text_of as text_of
 from holdfast.arguments import value_map as value_map
 from holdfast.arguments import whole_number as whole_number
@@ -39,6 +40,7 @@ from holdfast.durations import duration_us as duration_us
 from holdfast.errors import AlreadyExistsError as AlreadyExistsError
 from holdfast.errors import ConflictError as ConflictError
 from holdfast.errors import CorruptionError as CorruptionError
+from holdfast.errors import FencedError as FencedError
 from holdfast.errors import HoldfastError as HoldfastError
 from holdfast.errors import IncompatibleError as IncompatibleError
 from holdfast.errors import InternalError as InternalError
@@ -75,6 +77,7 @@ from holdfast.spark.ddl import check_weight as check_weight
 from holdfast.spark.ddl import ddl_columns as ddl_columns
 from holdfast.spark.ddl import quoted as quoted
 from holdfast.spark.ddl import schema_ddl as schema_ddl
+from holdfast.spark.ddl import split_top as split_top
 from holdfast.spark.types import check_carried as check_carried
 from holdfast.storage import Entry as Entry
 from holdfast.storage import Storage as Storage
