@@ -26,21 +26,5 @@ class TestRest(SourceSuite):
     rig = rigs.RestRig
 
 
-class TestParquet(SinkSuite):
-    rig = rigs.ParquetRig
-
-
 class TestParquetUpsert(SinkSuite):
     rig = rigs.UpsertRig
-
-
-class TestFunction(SinkSuite):
-    rig = rigs.FunctionRig
-
-
-class TestJournalSink(SinkSuite):
-    rig = rigs.JournalSinkRig
-
-
-class TestSqlite(SinkSuite):
-    rig = rigs.SqliteRig
