@@ -89,7 +89,7 @@ draft_outdated | InvalidInput | another checkpoint was committed since the draft
 duplicate_name | InvalidInput | two parts of a pipeline have one name | give each a name of its own
 epoch_used | InvalidInput | the epoch was used before | take `epoch_next` of the store
 error | Holdfast | the root of the tree; never raised by itself |
-executors_unfit | InvalidInput | executors cannot run a pipeline: Python, packages, or the store from there | do what each finding says; `holdfast doctor --master` shows all
+executors_unfit | Storage | executors cannot run a pipeline: Python, packages, or the store from there | do what each finding says; `holdfast doctor --master` shows all
 fenced | Fenced | another writer has taken over | stop this process
 file_not_listed | InvalidInput | a file that should leave a draft is not in it | name files that the parent or the draft lists
 fingerprint_differs | Incompatible | the running pipeline is not the one that wrote the checkpoint | run the old one, choose another name, or allow changes

@@ -12,6 +12,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -23,7 +24,7 @@ from holdfast.format import paths
 from holdfast.ids import RandomIds
 from holdfast.spark import probe
 from holdfast.spark.classic import is_classic
-from holdfast.storage.open import StorageLocation, storage_of
+from holdfast.storage.open import OBJECT_SCHEMES, StorageLocation, storage_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,6 +173,13 @@ def look_at_executors(
     return sorted(seen.values(), key=lambda one: (one.name, one.process))
 
 
+def _client(place: StorageLocation) -> dict[str, Any]:
+    """Options of the store's client, which gives up before the look does."""
+    soon = {"max_retries": 2, "retry_timeout": timedelta(seconds=10)}
+    remote = place.url.split("://", 1)[0] in OBJECT_SCHEMES
+    return ({"retry_config": soon} if remote else {}) | dict(place.options)
+
+
 def _slots(spark: SparkSession) -> int:
     """How many tasks run at once; a guess over Spark Connect, which does not say."""
     if is_classic(spark):
@@ -192,7 +200,7 @@ def _probe(
 
     given = {
         "url": place.url if place is not None else None,
-        "options": dict(place.options) if place is not None else {},
+        "options": _client(place) if place is not None else {},
         "cache": place.cache if place is not None else None,
         "marker": marker,
         "packages": [*packages],

@@ -66,7 +66,7 @@ def test_executors_without_packages_are_named_with_the_remedy(world, true_s3, tm
     assert "executors cannot run the pipeline" in run.text
     assert "cannot import" in run.text
     assert "pyarrow" in run.text
-    assert world.holdfast("ls", f"{world.root}/store").returncode == 1
+    assert world.holdfast("ls", f"{world.root}/store").returncode == 2
 
 
 @pytest.mark.soak
@@ -106,7 +106,7 @@ def test_wrong_masters_and_dead_workers_are_said_in_time(world, tmp_path) -> Non
         run = world.submit("--wait", "5", master=cluster.url)
         assert run.wait() == 1
         assert "no executor took a task" in run.text
-    assert world.holdfast("ls", f"{world.root}/store").returncode == 1
+    assert world.holdfast("ls", f"{world.root}/store").returncode == 2
 
 
 @pytest.mark.soak
@@ -116,7 +116,7 @@ def test_a_store_that_executors_cannot_reach_is_refused(world, tmp_path) -> None
     assert run.wait() == 1
     assert "executors cannot run the pipeline" in run.text
     assert "every executor must reach the store" in run.text
-    assert world.holdfast("ls", f"{world.root}/store").returncode == 1
+    assert world.holdfast("ls", f"{world.root}/store").returncode == 2
 
 
 @pytest.mark.soak

@@ -30,7 +30,7 @@ from holdfast.cli.executor_checks import (
 from holdfast.cli.output import emit, say
 from holdfast.cli.parts import Check
 from holdfast.cli.targets import json_option
-from holdfast.errors import HoldfastError, InvalidInputError
+from holdfast.errors import HoldfastError, InvalidInputError, StorageError
 
 if TYPE_CHECKING:
     from holdfast.api.pipeline import Pipeline
@@ -63,11 +63,12 @@ def prepare_cluster(pipe: Pipeline, files: Sequence[str], wait_s: float) -> None
     say(checks[0].found)
 
 
-def _unfit(problems: Sequence[Check]) -> InvalidInputError:
+def _unfit(problems: Sequence[Check]) -> StorageError:
     remedies = dict.fromkeys(check.remedy for check in problems)
-    return InvalidInputError(
+    return StorageError(
         "executors cannot run the pipeline",
         kind="executors_unfit",
+        took_effect=False,
         found="; ".join(f"{check.name}: {check.found}" for check in problems)[:1_500],
         remedy=" | ".join(remedies),
     )
