@@ -25,15 +25,15 @@ MUTATIONS = [
     ),
     _u(
         "test_the_same_bytes_with_a_new_time_are_the_same_file",
-        "connectors/files/source.py",
+        "connectors/files/reader.py",
         "        if entry.size != seen.size or digest != seen.digest:",
         "        if entry.modified_us != seen.modified_us:",
     ),
     _u(
         "test_a_file_that_changes_while_it_is_read_fails_its_epoch",
-        "connectors/files/source.py",
-        "            if now is not None and now != entry:",
-        "            if now is None:",
+        "connectors/files/reader.py",
+        "        if now is not None and now != entry:",
+        "        if now is None:",
     ),
     _u(
         "test_a_young_file_waits_until_it_is_quiet",
@@ -43,19 +43,19 @@ MUTATIONS = [
     ),
     _u(
         "test_names_that_are_no_text_do_not_hold_up_the_others",
-        "connectors/files/source.py",
+        "connectors/files/reader.py",
         "        if listing.unreadable:",
         "        if listing.ready:",
     ),
     _u(
         "test_a_file_that_vanished_is_not_planned",
-        "connectors/files/source.py",
+        "connectors/files/reader.py",
         "            moved = {old.path for old, new in entries if new != old}",
         "            moved = {old.path for old, new in entries if not old}",
     ),
     _u(
         "test_read_files_are_archived_or_deleted_behind_the_floor",
-        "connectors/files/source.py",
+        "connectors/files/reader.py",
         "max(0, floor.files - first)]",
         "max(0, floor.files + 9 - first)]",
     ),
@@ -116,8 +116,8 @@ MUTATIONS = [
     _s(
         "test_the_sessions_time_zone_is_the_users",
         "runtime/task.py",
-        "    received = [in_utc(batch) for batch in batches if batch.num_rows]",
-        "    received = [batch for batch in batches if batch.num_rows]",
+        "    rows = (in_utc(batch) for batch in batches if batch.num_rows)",
+        "    rows = (batch for batch in batches if batch.num_rows)",
     ),
     _s(
         "test_failures_name_the_file_the_record_and_the_cause",

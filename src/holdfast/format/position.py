@@ -317,12 +317,23 @@ class JournalPosition(_Position, frozen=True, tag="journal"):
         return after[:3] > before[:3] or after == before
 
 
+class FilePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of which only the first `rows` were read."""
+
+    path: str
+    size: int
+    modified_us: int
+    digest: str
+    rows: int
+
+
 class FilesPosition(_Position, frozen=True, tag="files"):
     """How many files were read and where the log of them lies.
 
     `log` is the path of a file in the same checkpoint's inventory, or None while the list is short
     enough to stand in `recent`. `forgotten`: so many of the first files are no longer listed. Names
-    up to `after`, and files that were last changed before `old_us`, count as read.
+    up to `after`, and files that were last changed before `old_us`, count as read. `part`: the file
+    that comes next, if rows of it were read.
     """
 
     files: int
@@ -331,11 +342,22 @@ class FilesPosition(_Position, frozen=True, tag="files"):
     forgotten: int = 0
     after: str | None = None
     old_us: int | None = None
+    part: FilePart | None = None
 
     def __post_init__(self) -> None:
         """Counts are not negative."""
         _check_count(self.files, "file count")
         _check_count(self.forgotten, "count of forgotten files")
+        _check_count(0 if self.part is None else self.part.rows, "count of rows")
+
+    def contains(self, inner: Any) -> bool:
+        """At least as many files; of as many, at least as many rows of the next one."""
+        mine, yours = (0 if part is None else part.rows for part in (self.part, inner.part))
+        return bool((self.files, mine) >= (inner.files, yours))
+
+    def beyond_v1(self) -> bool:
+        """A file that was read in part."""
+        return self.part is not None
 
     def points(self) -> Mapping[str, Point]:
         """One partition: files are read in the order of the log."""

@@ -152,7 +152,7 @@ def test_a_file_that_vanishes_before_it_is_read_is_named(spark, tmp_path, monkey
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table({"x": [1]}), tmp_path / "in" / "gone.parquet")
     files = hf.sources.Files(tmp_path / "in", schema="x long", min_age_ms=0)
-    from holdfast.connectors.files.source import FilesReader
+    from holdfast.connectors.files.reader import FilesReader
 
     read = FilesReader.read
 

@@ -59,7 +59,7 @@ class Stored:
 
         from holdfast.format.canonical import sha256_hex
 
-        self.position, self.files = position, []
+        self.position, self.files, self.format = position, [], 2
         if position.log:
             self.files = [SimpleNamespace(path=position.log, sha256=sha256_hex(data))]
         storage = SimpleNamespace(get=lambda path, bytes_max: data)

@@ -5,6 +5,7 @@ Invariants:
   position says with one number which files the log no longer lists.
 - What is forgotten is still known to be read: by its name where names ascend (`after`), by its age
   (`old_us`), or because it was archived or deleted.
+- A file of which only some rows were read stands in `part` alone; it is in the log when all were.
 - The log is written again only when it has grown by a tenth or shrunk to a half: an epoch writes
   what changed.
 """
@@ -14,7 +15,6 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Sequence
 
 import msgspec
 
@@ -22,7 +22,7 @@ from holdfast.checkpoint import Draft, StoreReader
 from holdfast.errors import CorruptionError, IncompatibleError
 from holdfast.format.canonical import sha256_hex
 from holdfast.format.manifest import Manifest
-from holdfast.format.position import FilesPosition
+from holdfast.format.position import FilePart, FilesPosition
 from holdfast.storage import Entry
 
 RECENT_MAX = 500
@@ -65,6 +65,7 @@ class FileLog:
         self.forgotten = 0
         self.after: str | None = None
         self.old_us: int | None = None
+        self.part: FilePart | None = None
         self.bytes_read = 0
         self._logged = 0
         self._log: str | None = None
@@ -81,12 +82,16 @@ class FileLog:
 
     def knows(self, path: str) -> bool:
         """Whether a file was read, as far as its name can tell."""
+        if self.part is not None and path == self.part.path:
+            return False
         return path in self._seen or (
             self._ordered and self.after is not None and path <= self.after
         )
 
     def old(self, entry: Entry) -> bool:
         """Whether a file is so old that it counts as read."""
+        if self.part is not None and entry.path == self.part.path:
+            return False
         return self.old_us is not None and (entry.modified_us or 0) < self.old_us
 
     def add(self, seen: Seen) -> None:
@@ -151,7 +156,7 @@ class FileLog:
         self.order = listed[position.forgotten - before :]
         self._seen = {seen.path: seen for seen in self.order}
         self.forgotten = position.forgotten
-        self.after, self.old_us = position.after, position.old_us
+        self.after, self.old_us, self.part = position.after, position.old_us, position.part
         self._logged, self._log = before + len(logged), position.log
         self._log_from = before
         self.bytes_read = sum(seen.size for seen in self.order)
@@ -198,20 +203,5 @@ class FileLog:
             forgotten=self.forgotten,
             after=self.after,
             old_us=self.old_us,
+            part=self.part,
         )
-
-
-def file_groups(
-    entries: Sequence[Entry], files_max: int, bytes_max: int
-) -> list[tuple[Entry, ...]]:
-    """Files in pieces that keep to the limits; at least one file each."""
-    pieces: list[tuple[Entry, ...]] = []
-    piece: list[Entry] = []
-    size = 0
-    for entry in entries:
-        if piece and (len(piece) >= files_max or size + entry.size > bytes_max):
-            pieces.append(tuple(piece))
-            piece, size = [], 0
-        piece.append(entry)
-        size += entry.size
-    return [*pieces, tuple(piece)] if piece else pieces
