@@ -303,6 +303,7 @@ failed_in_task | Holdfast | a task failed with an error of Holdfast; the class i
 file_changed | InvalidInput | a file has other bytes than those that were read, or changed while it was read | bring the old bytes back, rename it, or `on_change="keep"`
 file_failed | InvalidInput | the file with the pipeline failed when it was loaded | see the reason
 file_log_differs | Corruption | the log of read files does not match its count | recover to an intact checkpoint
+file_part_lost | InvalidInput | a file of which only some rows were read is gone | bring it back, or go back to the checkpoint before it was begun
 file_vanished | Storage | a file was removed between planning and reading | run again; bring it back first if its rows count
 fold_failed | Storage | an output could not be folded; it is as it was | free space or repair the disk, and fold again
 fold_unsupported | Refused | the file system cannot exchange a directory and a link in one step | use a new directory, or leave it unfolded
@@ -337,6 +338,7 @@ kafka_failed | Storage | Kafka reports an error that trying again cannot mend | 
 kafka_message_too_large | InvalidInput | a row is larger than the broker or the client takes | raise `max.message.bytes` of the topic and `message.max.bytes`
 kafka_option | InvalidInput | an option of a Kafka client is unknown, wrong, or belongs to Holdfast | correct or leave out the option; names are librdkafka's
 kafka_unavailable | Storage | no broker answered for a minute | run again when the brokers can be reached: nothing was lost
+key_too_large | InvalidInput | a key that must not be cut has more rows in one epoch than can be gathered | take smaller epochs, or raise `task_bytes_max`
 late_not_into_sink | InvalidInput | late rows of a window are used as the input of something else than a sink | `pipe.sink(name, stream.late, ...)`
 marker_topic | Storage | the topic of markers is not compacted, so it would lose them | set `cleanup.policy=compact`
 metrics_port | InvalidInput | metrics cannot be served on the given port | give another one, or 0 for a free one
@@ -392,6 +394,7 @@ several_windows | InvalidInput | a grouping has more than one window | group by 
 sink_without_input | InvalidInput | a sink needs a stream as its input | give what a source or an operator returned
 sketch_unreadable | Corruption | a stored sketch of `approx_count_distinct` is not one of Holdfast's | go back to an intact checkpoint
 source_shared | InvalidInput | a source moves or deletes files that another one reads, or archives them where something else lies | use one source, `after_read="keep"`, or another archive
+spill_failed | Storage | a task could not write or read rows on local disk | free space in `spark.local.dir`, or let it be on another disk
 staging_lost | NotFound | staged rows of an epoch are gone | bring them back; the epoch cannot be published without them
 static_table_changed | Incompatible | a table of `join_static` is not the one that the state was made with | bring it back, allow the change, or start a new pipeline
 static_table_unreadable | InvalidInput | a table of `join_static` cannot be read when the run starts | bring it back, or correct what reads it

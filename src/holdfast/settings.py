@@ -14,6 +14,8 @@ import msgspec
 from holdfast.durations import Duration, duration_us
 from holdfast.errors import InvalidInputError
 
+TASK_BYTES_MAX = 64 << 20
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a pipeline's checkpoints are made and kept.
@@ -44,6 +46,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     base_every_min: compact the catalog when at least this many records follow the last base:
         before a commit, after opening and with retention, gc and deletion. Smaller means fewer
         objects to read on opening and more bytes rewritten.
+    task_bytes_max: how many bytes of rows a task works on at once. What it gets beyond that goes to
+        Spark's local disk, and is worked through in ranges of keys. A task needs some four times
+        as much memory. Smaller costs a pass over the disk where epochs are large; usual epochs
+        never reach it.
+    epoch_target_ms: about how long an epoch should take. Then the number of rows of an epoch
+        follows the rows per millisecond of the last ones, at most doubled or halved each time, and
+        within the limits of each source. None: the limits of the sources alone. A small target
+        gives fresh results and spends more on the fixed cost of epochs.
     exclusive: on local disk, refuse a second writer while the first process lives, instead of
         fencing it. Off, or where there are no locks, the newcomer always wins.
     """
@@ -59,13 +69,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recovery_verify: Literal["auto", "shallow", "deep"] = "auto"
     recovery_deep_bytes_max: int = 256 * 1024 * 1024
     base_every_min: int = 64
+    task_bytes_max: int = TASK_BYTES_MAX
+    epoch_target_ms: int | None = None
     exclusive: bool = True
 
     def __post_init__(self) -> None:
         """Refuse values that can never work."""
         for name, low in _LOWEST.items():
             value = getattr(self, name)
-            if name == "epochs_max" and value in (None, msgspec.UNSET):
+            if name in _OPTIONAL and value in (None, msgspec.UNSET):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise InvalidInputError(
@@ -103,13 +115,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @classmethod
     def of(
-        cls, *, interval: Duration | None = None, retain_age: Duration | None = None, **others: Any
+        cls,
+        *,
+        interval: Duration | None = None,
+        retain_age: Duration | None = None,
+        epoch_target: Duration | None = None,
+        **others: Any,
     ) -> Settings:
         """Settings whose times are written with their unit.
 
         Args:
             interval: `interval_ms` as a duration: `"1 minute"`, `timedelta(minutes=1)`.
             retain_age: `retain_age_ms` as a duration.
+            epoch_target: `epoch_target_ms` as a duration: `"2 seconds"`.
             **others: Any other setting by its name.
 
         Returns:
@@ -123,7 +141,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             >>> Settings.of(interval="1 minute", retain=5) == Settings(interval_ms=60_000, retain=5)
             True
         """
-        times = {"interval_ms": interval, "retain_age_ms": retain_age}
+        times = {
+            "interval_ms": interval,
+            "retain_age_ms": retain_age,
+            "epoch_target_ms": epoch_target,
+        }
         given: dict[str, Any] = {
             name: duration_us(text) // 1_000 for name, text in times.items() if text is not None
         }
@@ -145,4 +167,7 @@ _LOWEST = {
     "inline_bytes_max": 0,
     "recovery_deep_bytes_max": 0,
     "base_every_min": 2,
+    "task_bytes_max": 1,
+    "epoch_target_ms": 1,
 }
+_OPTIONAL = ("epochs_max", "epoch_target_ms")

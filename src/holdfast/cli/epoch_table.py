@@ -77,7 +77,8 @@ class EpochTable:
         write(
             f"epoch {report.epoch}: {report.rows} rows, {report.keys} keys, "
             f"{report.changes} changes, {report.late} late, {report.bytes_new} bytes, "
-            f"{report.total_ms:.0f} ms ({phases}){_time(report)}{_lag(report)}{_odd(report)}\n"
+            f"{report.total_ms:.0f} ms ({phases}){_time(report)}{_lag(report)}"
+            f"{_odd(report)}{_next(report)}\n"
         )
 
     def _refresh(self) -> None:
@@ -102,6 +103,8 @@ class EpochTable:
                     text += f"; behind by {lag}"
                 yield line(cut(text, width()))
                 yield line(("━" * full, "green"), "━" * (_BAR - full))
+        if self._rows and self._rows[-1].rows_next is not None:
+            yield line(cut(_next(self._rows[-1]).removeprefix("; "), width()))
         if self._note:
             yield line((cut(self._note, width()), "yellow"))
 
@@ -154,3 +157,10 @@ def _odd(report: EpochReport) -> str:
     if report.outdated:
         parts.append(f"{report.outdated} outdated")
     return f"; {', '.join(parts)}" if parts else ""
+
+
+def _next(report: EpochReport) -> str:
+    """How many rows the next epochs may take, where a target decides."""
+    if report.rows_next is None:
+        return ""
+    return f"; next at most {report.rows_next} rows ({report.rows_next_why})"

@@ -173,6 +173,14 @@ class SourceReader(ABC):
         """Refuse, before Spark starts, what could never be read."""
         return
 
+    def limit_rows(self, rows: int | None) -> None:
+        """Limit the next splits to about so many rows; None: to the source's own limits alone.
+
+        Called between two splits, when a run has a target for the time of an epoch. A source that
+        cannot tell gives what it would give otherwise.
+        """
+        del rows
+
     def committed(self, manifest: Manifest, floor: Position | None) -> None:
         """The saved position is durable; nobody needs what lies before `floor`."""
         del manifest, floor

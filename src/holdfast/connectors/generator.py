@@ -91,6 +91,12 @@ class GeneratorReader(SourceReader):
         self._name = name
         self._source = source
         self._next = 0
+        self._most = source.rows_per_epoch
+
+    def limit_rows(self, rows: int | None) -> None:
+        """Limit the next splits; exactly, since every row is known by its number."""
+        most = self._source.rows_per_epoch
+        self._most = most if rows is None else min(most, rows)
 
     def restore(self, manifest: Manifest, reader: StoreReader) -> None:
         """Go to where a checkpoint stands."""
@@ -105,7 +111,7 @@ class GeneratorReader(SourceReader):
     def plan(self, after: Split | None = None) -> Split | None:
         """The next rows."""
         start = self._next if after is None else int(after.detail[1])
-        stop = start + self._source.rows_per_epoch
+        stop = start + self._most
         if self._source.rows is not None:
             stop = min(stop, self._source.rows)
         if stop <= start:

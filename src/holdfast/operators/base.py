@@ -12,7 +12,7 @@ Invariants:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -52,12 +52,16 @@ class EpochContext:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """What one partition of an epoch came to; the counter `changes` is for changes left out."""
+    """What one partition of an epoch came to; the counter `changes` is for changes left out.
+
+    more: changes beyond `changes`, where there are too many for one batch; made when asked for.
+    """
 
     changes: pa.RecordBatch | None
     updates: Mapping[str, pa.RecordBatch | pa.Table] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     late: pa.RecordBatch | None = None
+    more: Iterator[pa.RecordBatch] = field(default_factory=lambda: iter(()))
 
 
 class OperatorTask(ABC):
@@ -130,6 +134,20 @@ class OperatorTask(ABC):
     def late(self) -> pa.Schema | None:
         """Arrow schema of rows that came too late, or None."""
         return None
+
+    @property
+    def whole_keys(self) -> bool:
+        """Whether all rows that a key has in an epoch must come in one call of `process`.
+
+        Otherwise a key with very many rows comes in parts, as if they were several epochs of one
+        watermark, rows that add before rows that retract.
+        """
+        return False
+
+    @property
+    def growth(self) -> int:
+        """How many times the bytes of its rows `process` makes of them at once."""
+        return 1
 
     def bounds_us(self, watermark_us: int) -> Mapping[str, int]:
         """By trace: rows with an event time before this are forgotten at this watermark."""

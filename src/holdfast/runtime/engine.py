@@ -28,6 +28,7 @@ from holdfast.runtime.backfill import BackfillEpoch, plan_backfill
 from holdfast.runtime.checkpoint_marks import Marks
 from holdfast.runtime.compaction_work import CompactionRunner
 from holdfast.runtime.compactor import Compactor
+from holdfast.runtime.epoch_size import Pacing
 from holdfast.runtime.evolution import ChangePlan
 from holdfast.runtime.graph import Graph
 from holdfast.runtime.intake import advance
@@ -89,6 +90,7 @@ class Engine:
         self._graph, self._resolved, self._store = graph, resolved, store
         self._place, self._partitions = place, partitions
         self._readers, self._logs = readers, Logs(readers)
+        self._pacing = Pacing(store.settings.epoch_target_ms, readers)
         self._outputs, self._writers = outputs, outputs.writers
         self._on_epoch = on_epoch or (lambda _: None)
         self._on_checkpoint = on_checkpoint or (lambda _: None)
@@ -106,6 +108,7 @@ class Engine:
             clock=self._watermarks.clock,
             ids=ids,
             run_count=self._run_count,
+            task_bytes_max=store.settings.task_bytes_max,
         )
         self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="holdfast-plan")
         self._ahead: Plan | None = None
@@ -244,6 +247,7 @@ class Engine:
         controls, pending, watermark_us = self._execute(plan, clock, look_ahead=not last)
         failpoint("epoch.after_execute")
         report = self._absorb_reports(controls, plan, pending, watermark_us, clock)
+        report = self._pacing.noted(report)
         self._watermarks.previous_watermark_us = watermark_us
         self._schedule.epoch_done()
         if self._schedule.should_checkpoint(log_bytes=self._logs.grown_bytes):
@@ -267,6 +271,7 @@ class Engine:
         return self._typed(lambda: self._builder.plan(splits))
 
     def _splits(self, after: Mapping[str, Split]) -> dict[str, Split]:
+        self._pacing.limit()
         splits = {name: reader.plan(after.get(name)) for name, reader in self._readers.items()}
         return {name: split for name, split in splits.items() if split is not None}
 
@@ -347,14 +352,8 @@ class Engine:
 
     def _bounds(self) -> dict[str, int]:
         """By trace, the event time before which state is forgotten."""
-        previous = self._watermarks.previous_watermark_us
-        if previous is None:
-            return {}
-        return {
-            trace: bound
-            for resolved in self._resolved.values()
-            for trace, bound in resolved.task.bounds_us(previous).items()
-        }
+        tasks = [resolved.task for resolved in self._resolved.values()]
+        return self._state.bounds(tasks, self._watermarks.previous_watermark_us)
 
     def _absorb_reports(
         self,
@@ -369,15 +368,15 @@ class Engine:
         self._logs.read(plan.splits)
         by_source, future = advance(plan, self._readers, self._watermarks, self._lag)
         self._builder.note(plan, by_source, absorbed.by_operator)
-        rows = sum(by_source.values())
         backlog, lag = self._lag.measure(self._readers)
-        pending.rows += rows
+        pending.rows += sum(by_source.values())
         pending.epochs += 1
         epoch, state.epoch = state.epoch, state.epoch + 1
         clock.lap("take in")
         return EpochReport(
             epoch=epoch,
-            rows=rows,
+            rows=sum(by_source.values()),
+            rows_by_source=by_source,
             changes=absorbed.total("changes"),
             keys=absorbed.total("keys"),
             late=absorbed.total("late"),

@@ -71,6 +71,13 @@ class EngineState:
     parent: CheckpointId | None = None
     epoch: int = 0
 
+    @staticmethod
+    def bounds(tasks: Iterable[OperatorTask], watermark_us: int | None) -> dict[str, int]:
+        """By trace, the event time before which state is forgotten at a watermark."""
+        if watermark_us is None:
+            return {}
+        return {trace: us for task in tasks for trace, us in task.bounds_us(watermark_us).items()}
+
     def expire(self, bounds_us: Mapping[str, int], schemas: Mapping[str, TraceSchema]) -> None:
         """Runs wholly behind the bound leave the lists unread; nobody will ask for them again."""
         for trace, bound_us in bounds_us.items():

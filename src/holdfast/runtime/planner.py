@@ -110,6 +110,7 @@ class FrameBuilder:
         sink_places: Mapping[str, StorageLocation],
         clock: Clock,
         ids: IdSource,
+        task_bytes_max: int,
         run_count: Callable[[str], int] = lambda _: 0,
     ) -> None:
         """Remember what stays the same between epochs.
@@ -122,6 +123,7 @@ class FrameBuilder:
         self._readers = readers
         self._place, self._partitions, self._durable = place, partitions, durable
         self._sink_places, self._clock, self._ids = sink_places, clock, ids
+        self._task_bytes_max = task_bytes_max
         self._direct = {s.name for s in graph.sinks if s.input.staged_by() is not None}
         self._feeding = _feeding(graph, self._direct)
         self.partially_aggregated: set[str] = set()
@@ -354,6 +356,7 @@ class FrameBuilder:
             emit=emit,
             durable=self._durable,
             job=jobs.get(name),
+            budget=self._task_bytes_max,
         )
 
     def _frame(self, node: Node, plan: Plan, frames: dict[int, DataFrame]) -> DataFrame:

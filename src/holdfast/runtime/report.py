@@ -52,6 +52,8 @@ class EpochReport:
     bad: by source, rows that could not be read, with the first of them. expectations: by name, how
     many rows met each and how many failed. lag: by source, what is left to read.
     tasks: by operator, how many tasks it had; few rows get few tasks.
+    rows_by_source: `rows`, by source. rows_next: how many rows the epochs that are planned from now
+    on may take, where there is an `epoch_target`, and why.
     """
 
     epoch: int
@@ -71,6 +73,9 @@ class EpochReport:
     expectations: dict[str, Verdicts] = field(default_factory=dict)
     lag: dict[str, Lag] = field(default_factory=dict)
     tasks: Mapping[str, int] = field(default_factory=dict)
+    rows_by_source: dict[str, int] = field(default_factory=dict)
+    rows_next: int | None = None
+    rows_next_why: str = ""
 
     @property
     def committed(self) -> bool:
@@ -168,6 +173,7 @@ def record_epoch(pipeline: str, report: EpochReport) -> None:
         failed={name: one.failed for name, one in report.expectations.items() if one.failed}
         or None,
         watermark_us=report.watermark_us,
+        rows_next=report.rows_next,
         checkpoint=report.checkpoint.id,
         tasks=dict(report.tasks),
     )

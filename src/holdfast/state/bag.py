@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.state.arrow.batches import combine_bag, empty_batch, group_rows, take
+from holdfast.state.arrow.row_equality import rows_equal
 from holdfast.state.lookup import Probe, all_rows
 from holdfast.state.schema import TraceKind
 from holdfast.state.trace import TracePartition
@@ -67,6 +69,44 @@ class BagPartition(TracePartition):
         taken = [rows.column(i - 1).take(picks) for i in self.schema.identity_indices]
         answer = pa.RecordBatch.from_arrays(taken, schema=row_schema)
         return BagAnswer(probes[first], sums[nonzero], answer, len(hashes))
+
+    @property
+    def rows_stored(self) -> int:
+        """How many rows all runs have together, whatever they come to."""
+        return sum(view.run.rows for view in self._views)
+
+    def stored_counts(self, hashes: np.ndarray) -> np.ndarray:
+        """How many rows are stored under each hash; hashes ascend."""
+        counts = np.zeros(len(hashes), np.int64)
+        for view in self._views:
+            for number in range(view.run.batch_count):
+                stored = view.run.hashes(number)
+                first = np.searchsorted(stored, hashes, side="left")
+                counts += np.searchsorted(stored, hashes, side="right") - first
+        return counts
+
+    def stream(self, key: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Rows of one key as they are stored, batch by batch, with weights that are not summed.
+
+        For who only adds weights up, and has no room for all rows of a key.
+        """
+        hashes, columns = self.schema.keys_of(key)
+        value = int(hashes[0])
+        names = [self.schema.stored.field(i).name for i in self.schema.value_indices]
+        for view in self._views:
+            for batch in view.batches(*view.row_range(value, value)):
+                count = batch.num_rows
+                zeros = pa.array(np.zeros(count, np.int64))
+                mine = rows_equal(
+                    [batch.column(i) for i in self.schema.key_indices],
+                    [column.take(zeros) for column in columns],
+                )
+                behind = self.schema.behind(batch, self.time_bound_us)
+                if behind is not None:
+                    mine &= ~behind
+                rows = batch if mine.all() else take(batch, np.flatnonzero(mine))
+                if rows.num_rows:
+                    yield rows.select(names), rows.column(1).to_numpy()
 
     def _combined(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         if not rows.num_rows:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from holdfast.state.live_counts import Asked, Change
     from holdfast.state.partition import RunSlice
-    from holdfast.state.run_info import RunInfo, RunTarget
+    from holdfast.state.run_info import RunInfo, RunTarget, VnodeRange
     from holdfast.state.run_reader import RunFile, RunSource
     from holdfast.state.schema import TraceSchema
     from holdfast.storage.base import Storage
@@ -47,12 +47,13 @@ class TracePartition:
         time_bound_us: int | None,
         *,
         fresh: bool,
+        vnodes: VnodeRange | None = None,
     ) -> None:
         """Use `open`."""
         self._fresh = fresh
         self.schema = schema
         self.partition, self.partitions = partition, partitions
-        self.vnodes = partition_range(partition, partitions)
+        self.vnodes = vnodes or partition_range(partition, partitions)
         self.time_bound_us = time_bound_us
         self._views = views
         self._written: Any = None
@@ -68,11 +69,12 @@ class TracePartition:
         partition: int = 0,
         partitions: int = 1,
         time_bound_us: int | None = None,
+        vnodes: VnodeRange | None = None,
     ) -> Self:
         """Open a trace's runs for one partition of any number of them.
 
         Rows with an event time before `time_bound_us` are treated as absent, whether or not a
-        compaction has removed them yet.
+        compaction has removed them yet. `vnodes`: only these of the partition.
         """
         if schema.kind is not cls.kind:
             raise InvalidInputError(
@@ -81,9 +83,21 @@ class TracePartition:
                 expected=str(cls.kind),
                 actual=str(schema.kind),
             )
-        slices = run_slices(runs, partition_range(partition, partitions))
+        slices = run_slices(runs, vnodes or partition_range(partition, partitions))
         views = views_of(slices, source, schema)
-        return cls(schema, views, partition, partitions, time_bound_us, fresh=not slices)
+        return cls(
+            schema, views, partition, partitions, time_bound_us, fresh=not slices, vnodes=vnodes
+        )
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there is nothing that an update could build on."""
+        return self._fresh
+
+    def extend(self, views: Sequence[RunView]) -> None:
+        """Look into these newer views, too."""
+        self._views = [*self._views, *views]
+        self._fresh = self._fresh and not views
 
     def due(
         self, low_us: int | None, high_us: int, columns: Sequence[str] | None = None
@@ -127,15 +141,22 @@ class TracePartition:
                 target=f"{target.partition} of {target.partitions}",
                 open=f"{self.partition} of {self.partitions}",
             )
+        rows = self.combine(updates)
+        if rows is None:
+            return None
+        return write_run(
+            storage, self.schema, target, rows, self.vnodes, snapshot=self._fresh, options=options
+        )
+
+    def combine(self, updates: pa.Table | pa.RecordBatch) -> pa.RecordBatch | None:
+        """The updates as stored rows in hash order, for who writes them; None without any."""
         rows = self._combined(self.schema.rows_of(updates))
         if not rows.num_rows:
             return None
         self._written = rows
         hashes = rows.column(0).to_numpy()
         self._check_mine(int(hashes[0]), int(hashes[-1]))
-        return write_run(
-            storage, self.schema, target, rows, self.vnodes, snapshot=self._fresh, options=options
-        )
+        return rows
 
     def change(self, bound_us: int | None = None) -> Change:
         """How many live rows and keys `apply` adds, as seen with the time bound after the epoch."""

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import CorruptionError, InvalidInputError
 from holdfast.operators.aggregate.execute import AggregateTask
+from holdfast.operators.aggregate.functions import holistic, selection
 from holdfast.operators.aggregate.functions.base import Batch
 from holdfast.operators.aggregate.functions.holistic import (
     CollectFold,
@@ -349,3 +350,59 @@ def test_estimates_have_the_promised_deviation() -> None:
         errors = estimates / count - 1
         assert np.sqrt((errors**2).mean()) <= 1.15 * bound
         assert abs(errors.mean()) <= 4 * bound / math.sqrt(groups)
+
+
+NUMBERS = st.one_of(
+    st.floats(allow_nan=True, allow_infinity=True),
+    st.sampled_from([0.0, -0.0, 1.5, -1.5, math.nan]),
+)
+
+
+@given(
+    st.lists(st.lists(st.tuples(NUMBERS, st.integers(1, 3)), max_size=6), min_size=1, max_size=4)
+)
+def test_values_at_ranks_are_those_of_the_sorted_list(batches) -> None:
+    """NaN is last, zeros are one, a value counts as often as it is there."""
+    flat = [x for batch in batches for x, n in batch for _ in range(n)]
+    if not flat:
+        return
+    want = np.sort(np.array(flat) + 0.0)
+    arrays = [
+        (np.array([x for x, _ in batch], np.float64), np.array([n for _, n in batch], np.int64))
+        for batch in batches
+    ]
+    ranks = np.arange(len(flat))
+    assert selection.total(lambda: arrays) == len(flat)
+    np.testing.assert_array_equal(selection.at_ranks(lambda: arrays, ranks), want)
+
+
+@given(st.data())
+@examples(40)
+def test_percentiles_of_heavy_groups_are_those_of_light_ones(data) -> None:
+    """Counting values in passes gives what sorting all of them gives, also after retractions."""
+    folds = (
+        PercentileFold(
+            "p", pa.list_(pa.float64()), ("f",), ONE, "t.f", (0.0, 0.3, 0.5, 1.0), several=True
+        ),
+        PercentileFold("m", pa.float64(), ("f",), ONE, "t.f"),
+    )
+    task = AggregateTask("t", KEYS, folds, changes=True)
+    light, heavy = Harness(task), Harness(task)
+    live: Counter = Counter()
+    for _ in range(data.draw(st.integers(1, 5))):
+        changes = [(*row, 1) for row in data.draw(st.lists(ROW, max_size=8))]
+        pool = live + Counter([c[:3] for c in changes])
+        gone = (
+            data.draw(st.lists(st.sampled_from(sorted(pool, key=repr)), max_size=4)) if pool else []
+        )
+        for row in gone:
+            if pool[row] > 0:
+                pool[row] -= 1
+                changes.append((*row, -1))
+        live = +pool
+        batch = batch_of(changes, weights=True)
+        want = light.step(batch).changes.to_pylist()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(holistic, "GATHERED_ROWS_MAX", 2)
+            got = heavy.step(batch).changes.to_pylist()
+        assert repr(got) == repr(want)

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.operators.base import EpochContext
 from holdfast.operators.columns import HASH, SIDE, WEIGHT
+from holdfast.operators.join import execute
 from holdfast.operators.join.execute import JoinSide, JoinTask, OutColumn
-from holdfast.operators.join.matching import Reach
+from holdfast.operators.join.matching import Reach, by_group
 from holdfast.operators.setops.execute import SetTask
+from holdfast.state import BagPartition
 from tests.helpers.effort import examples
 from tests.helpers.harness import Harness
 
@@ -331,3 +334,46 @@ def test_set_operations_equal_counters(rule, weights, data) -> None:
         rule_of = SET_RULES[rule]
         want = {row: rule_of(counts[0][row], counts[1][row]) for row in counts[0]}
         assert shown == Counter({row: n for row, n in want.items() if n})
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=12),
+    st.lists(st.integers(0, 3), max_size=12),
+    st.integers(1, 9),
+)
+def test_pairs_are_the_same_however_many_come_at_once(group, other, most) -> None:
+    """Also where one row meets more than come at once."""
+    ranges = by_group(np.array(group, np.int64), np.array(other, np.int64), 4)
+    parts = list(ranges.pairs(most))
+    assert all(0 < len(mine) == len(yours) <= most for mine, yours in parts)
+    found = [
+        pair for mine, yours in parts for pair in zip(mine.tolist(), yours.tolist(), strict=True)
+    ]
+    assert Counter(found) == Counter(
+        (i, j) for i, a in enumerate(group) for j, b in enumerate(other) if a == b
+    )
+
+
+@pytest.mark.parametrize("how", ["inner", "full"])
+def test_a_join_gives_its_pairs_in_batches(monkeypatch, how) -> None:
+    """A hundred rows on each side of one key make ten thousand pairs, never in one batch."""
+    monkeypatch.setattr(execute, "_PAIRS_FIRST", 500)
+    monkeypatch.setattr(execute, "_PAIRS_MOST", 1_000)
+    rows = [(side, "k", None, float(n), 1) for side in (0, 1) for n in range(100)]
+    result = join_work(how, changes=False).process(
+        batch(rows, weights=False), Opened(), EpochContext(0)
+    )
+    sizes = [result.changes.num_rows, *(more.num_rows for more in result.more)]
+    assert sizes == [1_000] * 10
+
+
+class Opened(dict):
+    """Traces without rows."""
+
+    def __missing__(self, name: str):
+        schema = {
+            n: s
+            for how in ("inner", "full")
+            for n, s in join_work(how, changes=False).traces.items()
+        }
+        return BagPartition.open([], None, schema[name])

@@ -326,7 +326,8 @@ def events(harness) -> Counter:
     schema = harness.work.traces["t.events"]
     found: Counter = Counter()
     for info in harness.runs["t.events"]:
-        for row in harness.source.open(info, schema).batch(0).to_pylist():
+        run = harness.source.open(info, schema)
+        for row in (row for n in range(run.batch_count) for row in run.batch(n).to_pylist()):
             found[(row.get("k"), micros(row["_at"]), row["_i1_0"])] += row[WEIGHT]
     return only(found)
 

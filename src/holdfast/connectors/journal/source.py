@@ -136,6 +136,7 @@ class JournalSourceReader(SourceReader):
         self._at: LogPosition = view.position(view.base_sequence)
         self._visible = view.visible
         self._held: LogPosition | None = None
+        self._most = source.events_max
 
     def restore(self, manifest: Manifest, reader: StoreReader) -> None:
         """Go to where a checkpoint stands; the log must still be the same one."""
@@ -148,6 +149,11 @@ class JournalSourceReader(SourceReader):
             raise IncompatibleError("the position is not a journal's", source=self._name)
         self._at = self._journal.view().check_position(_log_position(known))
 
+    def limit_rows(self, rows: int | None) -> None:
+        """Limit the next splits; an epoch takes whole appends."""
+        most = self._source.events_max
+        self._most = most if rows is None else min(most, rows)
+
     def plan(self, after: Split | None = None) -> Split | None:
         """Whole batches after the position, up to the limit."""
         from holdfast.journal import plan_end, plan_splits
@@ -155,7 +161,7 @@ class JournalSourceReader(SourceReader):
         self._visible = self._journal.refresh()
         view = self._journal.view()
         start: LogPosition = self._at if after is None else after.detail[0]
-        end = plan_end(view, start, events_max=self._source.events_max)
+        end = plan_end(view, start, events_max=self._most)
         if end.sequence <= start.sequence:
             return None
         pieces = plan_splits(self._source.path, view, start, end)

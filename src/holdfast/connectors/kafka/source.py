@@ -130,8 +130,13 @@ class KafkaReader(SourceReader):
         self._ids: dict[str, str] = {}
         self._ends: dict[Partition, int] = {}
         self._allowed: tuple[int, int] | None = None
+        self._paced: int | None = None
         self._told: object = None
         self._python: bool | None = None
+
+    def limit_rows(self, rows: int | None) -> None:
+        """Limit the next splits, in offsets."""
+        self._paced = rows
 
     def check(self) -> None:
         """Refuse, before Spark starts, brokers that do not answer and topics that do not exist."""
@@ -252,7 +257,7 @@ class KafkaReader(SourceReader):
 
     def _limit(self) -> int | None:
         """How many offsets the next epoch may take."""
-        limits = [self._source.rows_max] if self._source.rows_max is not None else []
+        limits = [most for most in (self._source.rows_max, self._paced) if most is not None]
         if self._source.rate_max is not None:
             now = self._clock.monotonic_ms()
             saved, since = self._allowed or (self._source.rate_max, now)

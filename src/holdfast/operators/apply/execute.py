@@ -97,6 +97,11 @@ class ApplyTask(OperatorTask):
     timers: str | None = None
 
     @property
+    def whole_keys(self) -> bool:
+        """The function is called for a key once an epoch, with all of its rows."""
+        return True
+
+    @property
     def timed(self) -> bool:
         """Timers fire when only the watermark moves."""
         return self.timers is not None

@@ -102,6 +102,11 @@ class DedupeTask(OperatorTask):
         return self.time is None
 
     @property
+    def whole_keys(self) -> bool:
+        """The earliest row of an epoch is known when all are there."""
+        return self.time is not None
+
+    @property
     def late(self) -> pa.Schema | None:
         """Rows of which nobody can tell any more whether they are duplicates."""
         return self.row if self.time is not None else None

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -45,6 +45,8 @@ from holdfast.state.arrow.row_equality import normalise
 LATE_SIDE = "_side"
 LEFT, RIGHT = 0, 1
 _NAMES = ("left", "right")
+_BLOCK_BYTES = 32 << 20
+_PAIRS_LEAST, _PAIRS_FIRST, _PAIRS_MOST = 1_000, 1 << 16, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -165,11 +167,15 @@ class JoinTask(OperatorTask):
             blocks += self._loose(rows.filter(pa.array(~usable)))
             rows = rows.filter(pa.array(usable))
         updates: dict[str, Any] = {}
+        pairs: Iterator[_Block] = iter(())
         if rows.num_rows:
             epoch = _Epoch(self, rows, traces)
-            blocks += epoch.blocks()
+            blocks += epoch.alone()
+            pairs = epoch.pairs()
+            blocks += _first_blocks(pairs)
             updates = epoch.updates()
-        return TaskResult(self._assembled(blocks), updates, counters, late)
+        more = (self._assembled([block]) for block in pairs)
+        return TaskResult(self._assembled(blocks), updates, counters, late, more)
 
     @property
     def _types(self) -> dict[str, pa.DataType]:
@@ -321,13 +327,13 @@ class _Epoch:
                 )
         return found
 
-    def blocks(self) -> list[_Block]:
-        """Pairs, and rows that came to have a partner or lost the last one."""
-        found = [self._pairs()] if self.work.pairs else []
-        for number, side in enumerate(self.work.sides):
-            if side.shows is not None:
-                found.append(self._alone(number, shows=side.shows))
-        return found
+    def alone(self) -> list[_Block]:
+        """Rows that came to have a partner or lost the last one."""
+        return [
+            self._alone(number, shows=side.shows)
+            for number, side in enumerate(self.work.sides)
+            if side.shows is not None
+        ]
 
     # What is there
 
@@ -388,18 +394,28 @@ class _Epoch:
             side.reach,
         )
 
-    def _pairs(self) -> _Block:
-        """Changed rows with all of the other side, and unchanged ones with its changed rows."""
+    def pairs(self) -> Iterator[_Block]:
+        """Changed rows with all of the other side, and unchanged ones with its changed rows.
+
+        A block at a time: a few rows may meet very many.
+        """
+        if not self.work.pairs:
+            return
         left, right = self.entries(LEFT), self.entries(RIGHT)
+        most = _pairs_at_once(left, right)
         changed = np.flatnonzero(left.delta)
-        mine, yours = self._ranges(LEFT, left.take(changed), right).pairs()
-        mine = changed[mine]
+        for mine, yours in self._ranges(LEFT, left.take(changed), right).pairs(most):
+            yield self._pair_block(left, right, changed[mine], yours)
         still = np.flatnonzero(left.delta == 0)
         moved = np.flatnonzero(right.delta)
         if len(still) and len(moved):
-            more, partner = self._ranges(LEFT, left.take(still), right.take(moved)).pairs()
-            mine = np.concatenate([mine, still[more]])
-            yours = np.concatenate([yours, moved[partner]])
+            ranges = self._ranges(LEFT, left.take(still), right.take(moved))
+            for mine, yours in ranges.pairs(most):
+                yield self._pair_block(left, right, still[mine], moved[yours])
+
+    def _pair_block(
+        self, left: Entries, right: Entries, mine: np.ndarray, yours: np.ndarray
+    ) -> _Block:
         weights = multiplied(left, right, mine, yours)
         if not weights.all():
             kept = np.flatnonzero(weights)
@@ -444,6 +460,24 @@ class _Epoch:
                 [v.take(index) if n in needed else None for n, v in enumerate(entries.values)]
             )
         return _Block(shaped(self.work.columns, keys, sides, len(group)), weights)
+
+
+def _first_blocks(blocks: Iterator[_Block]) -> Iterator[_Block]:
+    """As many blocks as make one batch."""
+    count = 0
+    for block in blocks:
+        yield block
+        count += len(block.weights)
+        if count >= _PAIRS_FIRST:
+            return
+
+
+def _pairs_at_once(left: Entries, right: Entries) -> int:
+    """How many pairs fit into one block, by how large rows of both sides are."""
+    width = 1
+    for side in (left, right):
+        width += int(sum(column.nbytes for column in side.values)) // max(1, len(side))
+    return max(_PAIRS_LEAST, min(_PAIRS_MOST, _BLOCK_BYTES // width))
 
 
 def shaped(

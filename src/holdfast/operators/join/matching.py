@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,14 +112,23 @@ class Ranges:
         total: np.ndarray = running[self.high] - running[self.low]
         return total
 
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Every row with every row that it meets, as two arrays of row numbers."""
+    def pairs(self, most: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Every row with every row that it meets, as two arrays of row numbers.
+
+        most: so many pairs at a time.
+        """
         counts = self.high - self.low
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
-        mine = np.repeat(np.arange(len(counts)), counts)
-        shift = np.repeat(self.low - (ends - counts), counts)
-        return mine, self.order[np.arange(total) + shift]
+        for start in range(0, total, most):
+            stop = min(start + most, total)
+            first = int(np.searchsorted(ends, start, side="right"))
+            last = int(np.searchsorted(ends, stop, side="left")) + 1
+            begins = ends[first:last] - counts[first:last]
+            some = np.minimum(ends[first:last], stop) - np.maximum(begins, start)
+            mine = np.repeat(np.arange(first, last), some)
+            shift = np.repeat(self.low[first:last] - begins, some)
+            yield mine, self.order[np.arange(start, stop) + shift]
 
 
 def by_group(group: np.ndarray, other: np.ndarray, count: int) -> Ranges:

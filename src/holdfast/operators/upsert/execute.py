@@ -86,6 +86,11 @@ class UpsertTask(OperatorTask):
         return True
 
     @property
+    def whole_keys(self) -> bool:
+        """Which row is the last, and what it fills in, is known when all are there."""
+        return True
+
+    @property
     def output(self) -> pa.Schema:
         """The row and a weight: a newer row retracts the older one."""
         return pa.schema([*self.row, pa.field(WEIGHT, pa.int64())])

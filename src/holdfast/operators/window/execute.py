@@ -96,6 +96,12 @@ class WindowTask(TimedTask):
         return dict.fromkeys(self.inner.traces, bound)
 
     @property
+    def growth(self) -> int:
+        """A row is copied into each of its windows, unless rows can be added up before."""
+        each = -(-self.size_us // self.slide_us)
+        return 1 if can_add_up(self.inner.folds) else each
+
+    @property
     def traces(self) -> Mapping[str, TraceSchema]:
         """Those of the aggregate, each with the end of the window as its time."""
         return {

@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,14 +21,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidInputError
+from holdfast.operators.aggregate.functions import selection
 from holdfast.operators.aggregate.functions.base import Batch, Fold, GroupState
-from holdfast.operators.columns import WEIGHT
+from holdfast.operators.columns import HASH, WEIGHT
 from holdfast.operators.row_order import total_order
 from holdfast.operators.sort_order import SortKey
 from holdfast.operators.udf import REMEDY, called, key_text
 from holdfast.operators.zset import ZSet
 from holdfast.state import TraceSchema
 from holdfast.state.arrow.row_equality import normalise
+
+GATHERED_ROWS_MAX = 1 << 20
+"""Values of a group beyond this many are counted instead of gathered, where that is enough."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +79,19 @@ class HolisticFold(Fold):
         for other in state.folds:
             if isinstance(other, HolisticFold) and self.bag is not None and other.bag == self.bag:
                 needed |= other.needs(state.batch, came)
-        fresh = came.for_keys(needed)
-        if self.bag is None or not needed.any():
+        gathered = needed & ~self.streamed(state)
+        fresh = came.for_keys(gathered)
+        if self.bag is None or not gathered.any():
             return came, needed, fresh
-        groups = np.flatnonzero(needed)
+        groups = np.flatnonzero(gathered)
         answer = state.traces[self.bag].lookup(state.probe.take(pa.array(groups)))
         columns = [answer.rows.column(name) for name in self.fields.names]
         stored = ZSet(groups[answer.probes], columns, answer.weights)
         return came, needed, stored.concat(fresh).consolidate().positive()
+
+    def streamed(self, state: GroupState) -> np.ndarray:
+        """Groups with so many values that they are not gathered: `update` passes over them."""
+        return np.zeros(state.batch.count, np.bool_)
 
     def _bag_update(self, came: ZSet, probe: pa.RecordBatch) -> Any:
         keys = probe.take(pa.array(came.numbers))
@@ -132,6 +141,58 @@ class PercentileFold(HolisticFold):
 
     points: tuple[float, ...] = (0.5,)
     several: bool = False
+
+    def streamed(self, state: GroupState) -> np.ndarray:
+        """Where only ranks are asked of a bag, values are counted instead of gathered."""
+        bag = str(self.bag)
+        known: np.ndarray | None = state.shared.get(f"{bag}, streamed")
+        if known is not None:
+            return known
+        found = super().streamed(state)
+        users = [f for f in state.folds if isinstance(f, HolisticFold) and f.bag == bag]
+        trace = state.traces[bag]
+        ranks_only = all(isinstance(fold, PercentileFold) for fold in users)
+        if ranks_only and trace.rows_stored > GATHERED_ROWS_MAX:
+            hashes = state.probe.column(HASH).to_numpy(zero_copy_only=False).view(np.uint64)
+            found = trace.stored_counts(hashes) > GATHERED_ROWS_MAX
+        state.shared[f"{bag}, streamed"] = found
+        return found
+
+    def update(self, state: GroupState) -> dict[str, Any]:
+        """As always; groups with very many values one after the other, in passes."""
+        columns = super().update(state)
+        heavy = np.flatnonzero(self.streamed(state))
+        if not len(heavy):
+            return columns
+        results = [self._selected(state, int(group)) for group in heavy]
+        shown = columns[self.name]
+        index = np.arange(len(shown))
+        index[heavy] = len(shown) + np.arange(len(heavy))
+        both = pa.concat_arrays([shown, pa.array(results, self.type)])
+        return {**columns, self.name: both.take(pa.array(index))}
+
+    def _selected(self, state: GroupState, group: int) -> Any:
+        """The percentiles of one group: stored values and those of the batch."""
+        mine = np.zeros(state.batch.count, np.bool_)
+        mine[group] = True
+        came = state.shared[str(self.bag)][0].for_keys(mine)
+        key, trace = state.probe.slice(group, 1), state.traces[str(self.bag)]
+
+        def values() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for rows, weights in trace.stream(key):
+                yield rows.column(0).to_numpy(zero_copy_only=False), weights
+            yield came.columns[0].to_numpy(zero_copy_only=False), came.weights
+
+        count = selection.total(values)
+        if not count:
+            return None
+        places = (count - 1) * np.array(self.points)
+        low, high = np.floor(places).astype(np.int64), np.ceil(places).astype(np.int64)
+        below, above = np.split(selection.at_ranks(values, np.concatenate([low, high])), 2)
+        with np.errstate(invalid="ignore"):
+            mixed = below + (places - low) * (above - below)
+        found = np.where((low == high) | (below == above), below, mixed).tolist()
+        return found if self.several else found[0]
 
     def compute(self, rows: ZSet, keys: pa.RecordBatch) -> dict[str, Any]:
         """By position among the sorted values, each as often as it is there."""
