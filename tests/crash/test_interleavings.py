@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.checkpoint import open_store, read_store, rebuild_catalog, verify_store
+from holdfast.checkpoint.commit.catalog import record_numbers
+from holdfast.checkpoint.directory import PipelineDirectory
 from holdfast.checkpoint.pins import pin, unpin
 from holdfast.checkpoint.replication.fork import fork_pipeline
 from holdfast.checkpoint.replication.sync import sync_pipeline
@@ -373,6 +375,11 @@ def test_a_forced_rebuild_of_a_whole_catalog_fences_the_writer():
         writer_goes_on,
         nothing_is_lost,
     )
+    scene = pipeline(3)
+    records = PipelineDirectory(scene.source, PIPELINE)
+    before = max(record_numbers(records))
+    rebuild(scene, lambda storage: storage, force=True)
+    assert max(record_numbers(records)) == before + 1, "the very number that the writer would take"
 
 
 def test_a_rebuild_lists_nothing_that_a_retention_is_removing():
