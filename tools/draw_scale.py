@@ -23,6 +23,7 @@ PAGE = ROOT / "docs" / "internals" / "scale.md"
 IMAGES = ROOT / "docs" / "img"
 
 # Assumptions, not measurements: list prices of S3 Standard in a large region, in US dollars.
+READS_OF_A_RUN = 2  # by a lookup, and by a compaction
 ASSUMED = {
     "date": "2026-11-18",
     "PUT, LIST: 1,000 requests": 0.005,
@@ -31,7 +32,7 @@ ASSUMED = {
     "storage: GB and month": 0.023,
     "traffic inside the region": 0.0,
     "executors": 1_000,
-    "reads of a run (by a lookup, by a compaction)": 2,
+    "reads of a run (by a lookup, by a compaction)": READS_OF_A_RUN,
 }
 DAY_S = 86_400
 # The palette of Okabe and Ito, which people with colour blindness tell apart; lighter on dark.
@@ -50,9 +51,7 @@ def costs(results: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
     runs = busy * (1 + row["merges"])
     files = partitions * row["layers"]
     puts = epochs * (runs + driver["PUT"] + driver["LIST"])
-    gets = epochs * (
-        runs * ASSUMED["reads of a run (by a lookup, by a compaction)"] + driver["GET"]
-    )  # type: ignore[operator]
+    gets = epochs * (runs * READS_OF_A_RUN + driver["GET"])
     state = partitions * row["bytes"]
     return {
         "runs": runs,
@@ -228,7 +227,7 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
         }
     )  # fmt: skip
     figure, axes = plt.subplots(2, 2, figsize=(9, 6.2), layout="constrained")
-    panels = (
+    panels: tuple[tuple[str, Callable[[Any], float]], ...] = (
         ("driver's CPU in an epoch (ms)", lambda p: p["cpu_ms"]),
         ("documents written in an epoch (kB)", lambda p: p["document_bytes"] / 1e3),
         ("runs in the checkpoint", lambda p: p["runs"]),
@@ -238,7 +237,7 @@ def draw(results: dict[str, Any], theme: str, target: Path) -> None:
         for shape, colour in zip(shapes, colours, strict=True):
             points = [point for point in results["pipelines"] if point["shape"] == shape]
             axis.plot(
-                [p["epoch"] for p in points], [value(p) for p in points], "o-", color=colour,
+                [p["epoch"] for p in points], [*map(value, points)], "o-", color=colour,
                 label=shape, markersize=3, linewidth=1.5,
             )  # fmt: skip
         axis.set(title=title, xscale="log", yscale="log", xlabel="epochs so far")

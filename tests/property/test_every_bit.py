@@ -27,7 +27,7 @@ class Overlay(MemoryStorage):
 def store():
     """Several incremental checkpoints with everything that can be stored."""
     with (
-        mock.patch("holdfast.checkpoint.segments.LISTED_MAX", 4),
+        mock.patch("holdfast.checkpoint.segments.LISTED_MAX", 2),
         mock.patch("holdfast.checkpoint.segments.SEGMENT_FILES", 3),
         mock.patch("holdfast.checkpoint.segments._free", lambda entry: entry.operator == "totals"),
     ):
