@@ -19,7 +19,7 @@ MUTATIONS = [
     Mutation(
         FILES + "test_repeated_values_count_as_often_as_they_are_there",
         "connectors/files/sizes.py",
-        "                    size = max(size, sample.nbytes * meta.num_rows // sample.num_rows)",
+        "                    size = max(size, unpacked)",
         "                    pass",
     ),
     Mutation(

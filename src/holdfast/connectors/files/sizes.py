@@ -119,7 +119,8 @@ class SizeProbe:
             if meta.num_rows:
                 sample = next(file.iter_batches(_SAMPLE_ROWS, row_groups=_filled(groups)), None)
                 if sample is not None and sample.num_rows:
-                    size = max(size, sample.nbytes * meta.num_rows // sample.num_rows)
+                    unpacked = _unpacked_bytes(sample) * meta.num_rows // sample.num_rows
+                    size = max(size, unpacked)
             bounds = None
             if not partition_columns(entry.path) and self._agree(file.schema_arrow, meta):
                 ends = [0]
@@ -200,6 +201,16 @@ def _unpacked(raw: bytes, path: str) -> tuple[bytes, float]:
     if name.endswith((".zst", ".zstd", ".lz4", ".snappy", ".xz")):
         return b"\n" * (len(raw) // 16), 2.0 * _EXPANSION
     return raw, 1.0
+
+
+def _unpacked_bytes(rows: pa.RecordBatch) -> int:
+    """Bytes of rows with every value in its place: a file may ask for dictionaries."""
+    import pyarrow as pa
+
+    return sum(
+        int((column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).nbytes)
+        for column in rows.columns
+    )
 
 
 def _filled(groups: Sequence[Any]) -> list[int]:

@@ -33,7 +33,7 @@ OnChange = Literal["refuse", "keep"]
 
 MIN_AGE_MS = 250
 ROWS_MAX = 1_000_000
-BYTES_MAX = 256 << 20
+BYTES_MAX = 128 << 20
 
 
 class Files(Source):
