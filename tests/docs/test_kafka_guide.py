@@ -32,7 +32,7 @@ def test_the_blocks_of_the_guide_run_and_give_what_it_says(spark, kafka, tmp_pat
     scope = {"servers": kafka.servers}
     for block in BLOCKS:
         own = re.sub(  # topics of this test alone
-            r'servers, "(\w+)"', lambda found: f'servers, "{names[found[1]]}"', block
+            r'(servers,\s+)"(\w+)"', lambda found: f'{found[1]}"{names[found[2]]}"', block
         )
         exec(compile(own, "kafka.md", "exec"), scope)
         pipe = scope["pipe"]
