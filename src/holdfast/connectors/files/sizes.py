@@ -207,10 +207,12 @@ def _unpacked_bytes(rows: pa.RecordBatch) -> int:
     """Bytes of rows with every value in its place: a file may ask for dictionaries."""
     import pyarrow as pa
 
-    return sum(
-        int((column.dictionary_decode() if pa.types.is_dictionary(column.type) else column).nbytes)
-        for column in rows.columns
-    )
+    total = 0
+    for column in rows.columns:
+        coded: Any = column
+        plain = coded.dictionary_decode() if pa.types.is_dictionary(column.type) else coded
+        total += int(plain.nbytes)
+    return total
 
 
 def _filled(groups: Sequence[Any]) -> list[int]:
