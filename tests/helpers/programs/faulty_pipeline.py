@@ -15,6 +15,7 @@ from holdfast.runtime import task_counts
 
 # Epochs of a few rows get one task, larger ones all partitions.
 task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+task_counts.ROWS_PER_RUN = 0
 
 
 def fail_once(df, marks: Path):

@@ -13,6 +13,7 @@ from holdfast.runtime import task_counts
 
 # Epochs of a few rows get one task, larger ones all partitions.
 task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+task_counts.ROWS_PER_RUN = 0
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"  # nothing of the tests is loaded here
 ROWS, ROWS_PER_EPOCH = (60_000, 120) if SOAK else (2_000, 125)

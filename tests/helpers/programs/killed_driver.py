@@ -11,6 +11,7 @@ from holdfast.runtime import compaction_work, run_lists, task_counts
 
 # Epochs of a few rows get one task, larger ones all partitions; tasks compact, documents have lists.
 task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+task_counts.ROWS_PER_RUN = 0
 compaction_work.THREAD_RUNS_MAX, run_lists.INLINE_BYTES_MAX = 0, 3_000
 
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"  # nothing of the tests is loaded here

@@ -27,6 +27,7 @@ def main(folder: Path) -> None:
     compaction_work.THREAD_RUNS_MAX = 0
     run_lists.INLINE_BYTES_MAX = 10_000
     task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 10
+    task_counts.ROWS_PER_RUN = 0
     compactor.CompactionPolicy = lambda: CompactionPolicy(fanout=2, runs_max=4)
     jobs, begin = [], BackgroundJob.__init__
     BackgroundJob.__init__ = lambda *args, **more: (jobs.append(1), begin(*args, **more))[1]

@@ -6,7 +6,9 @@ import json
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
+import msgspec
 import pytest
 
 import holdfast as hf
@@ -127,7 +129,7 @@ def test_what_a_dead_driver_leaves_of_a_compaction_changes_nothing(
 
 
 def test_a_unit_that_fails_in_a_task_leaves_the_others_alone(spark, tmp_path, on_a_cluster):
-    """One damaged run: the driver learns what is wrong; the other partitions are compacted."""
+    """A run is missing: the driver learns what is wrong; the other partitions are compacted."""
     feed(tmp_path, 0, [40] * 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compacting.Compactor, "start", lambda *_: None)
@@ -143,13 +145,16 @@ def test_a_unit_that_fails_in_a_task_leaves_the_others_alone(spark, tmp_path, on
         for number, plan in enumerate(plans)
         if plan is not None
     ]
-    (tmp_path / "cp" / "p" / units[0].plan.runs[0].path).write_bytes(b"")
+    lost = replace(units[0].plan.runs[0], path=units[0].plan.runs[0].path[:-6] + ".snap")
+    units[0] = msgspec.structs.replace(
+        units[0], plan=replace(units[0].plan, runs=(lost, *units[0].plan.runs[1:]))
+    )
     runner = CompactionRunner(place, "p", spark)
     outcome = runner.begin(units, {"totals": trace.schema}, SeededIds(4), hurry=True).result()
     assert len(units) == 4
     assert [run.vnodes for run in outcome.runs] == [unit.plan.vnodes for unit in units[1:]]
     assert outcome.error.kind == "compaction_failed"
-    assert outcome.error.facts["cause"] == "run_size_differs"
+    assert outcome.error.facts["cause"] == "run_missing"
 
 
 def test_answers_of_a_background_job_come_in_the_order_of_the_pieces(spark):
