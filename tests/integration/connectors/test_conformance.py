@@ -28,3 +28,11 @@ class TestRest(SourceSuite):
 
 class TestParquetUpsert(SinkSuite):
     rig = rigs.UpsertRig
+
+
+class TestJournalSink(SinkSuite):
+    rig = rigs.JournalSinkRig
+
+
+class TestSqlite(SinkSuite):
+    rig = rigs.SqliteRig
