@@ -90,15 +90,16 @@ def field_of(rng: random.Random, name: str, kind: str, *, outliers: bool = False
     extreme: tuple = ()
     if kind == "decimal":
         precision, scale = decimal_type(rng)
-        unit = D(1).scaleb(-scale)
+        # The mean of a decimal(38, s) has s + 4 places: four digits less for whole numbers. Spark's
+        # own answer is an error beyond. Products would be rounded to 28 digits, texts are exact.
         small = max(10 ** (max(precision - 4, 1)) - 1, 1)
-        pool = [unit * n for n in (0, 1, 3, small, rng.randint(1, small))]
+        pool = [D(f"{n}E-{scale}") for n in (0, 1, 3, small, rng.randint(1, small))]
         family, ddl, arrow = (
             "decimal",
             f"decimal({precision},{scale})",
             pa.decimal128(precision, scale),
         )
-        extreme = (-unit * (10**precision - 1),)
+        extreme = (D(f"-{10**precision - 1}E-{scale}"),)
     else:
         family, ddl, arrow, values, extreme = _KINDS[kind]
         pool = _some(rng, values)
