@@ -4,7 +4,7 @@ Invariants:
 - Rows are staged in the store and durable with the checkpoint; publishing can be repeated.
 - Rows and marker commit together (`publisher`), so a repeat after a crash at any place sends
   nothing that is there already. No transaction is open while an epoch is computed.
-- The driver holds one batch of staged rows at a time, however large the epoch is.
+- The driver holds one staged file, as it is compressed, and one batch of its rows at a time.
 
 Decision: docs/adr/0159-kafka-sink-commits-a-marker-with-the-rows.md.
 """
