@@ -26,6 +26,10 @@ class TestRest(SourceSuite):
     rig = rigs.RestRig
 
 
+class TestParquet(SinkSuite):
+    rig = rigs.ParquetRig
+
+
 class TestParquetUpsert(SinkSuite):
     rig = rigs.UpsertRig
 
