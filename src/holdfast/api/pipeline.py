@@ -48,8 +48,7 @@ class Pipeline:
         store: a directory or an `s3://`, `gs://`, `az://` address.
         settings: how checkpoints are made; by default one after each epoch (`epochs_max=1`), with
             `epochs_max=None` by `interval_ms`.
-        partitions: how many tasks share the state at most; epochs of few rows use fewer; may change
-            between runs.
+        partitions: the most tasks that share the state (small epochs use fewer); may change.
         master: Spark's master, `local[*]` by default, or an `sc://` address.
         spark: a session to run in; by default the pipeline opens one.
         spark_config: settings of the session that it opens.
