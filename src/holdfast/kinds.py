@@ -340,6 +340,7 @@ kafka_option | InvalidInput | an option of a Kafka client is unknown, wrong, or 
 kafka_unavailable | Storage | no broker answered for a minute | run again when the brokers can be reached: nothing was lost
 key_too_large | InvalidInput | a key that must not be cut has more rows in one epoch than can be gathered | take smaller epochs, or raise `task_bytes_max`
 late_not_into_sink | InvalidInput | late rows of a window are used as the input of something else than a sink | `pipe.sink(name, stream.late, ...)`
+marker_too_old | Refused | an epoch that was set aside is older than what a Kafka sink remembers of its published epochs | look whether its rows are in the topic; delete it from quarantine, or publish its files yourself
 marker_topic | Storage | the topic of markers is not compacted, so it would lose them | set `cleanup.policy=compact`
 metrics_port | InvalidInput | metrics cannot be served on the given port | give another one, or 0 for a free one
 mixed_formats | InvalidInput | a directory has files of two formats and none was given | `format=` or `pattern=`, one source for each format

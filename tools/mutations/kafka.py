@@ -30,10 +30,10 @@ MUTATIONS = [
         "                if key in ends:",
     ),
     _m(
-        PUBLISH + "test_a_late_epoch_is_sent_and_an_older_one_than_is_known_is_not",
+        PUBLISH + "test_a_marker_knows_what_was_published_or_says_that_it_does_not",
         "marker.py",
-        "        return epoch in self.epochs or epoch < self.epochs[0]",
-        "        return epoch <= self.epoch",
+        "        if any(first <= epoch <= last for first, last in self.epochs):",
+        "        if epoch <= self.epoch:",
     ),
     _m(
         PUBLISH + "test_a_topic_of_markers_that_would_lose_them_is_refused",

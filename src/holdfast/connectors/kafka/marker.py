@@ -21,11 +21,11 @@ from holdfast.connectors.kafka.client import (
     kafka_failure,
     require_client,
 )
-from holdfast.errors import CorruptionError, NotFoundError, StorageError
+from holdfast.errors import CorruptionError, NotFoundError, RefusedError, StorageError
 
 MARKERS = "holdfast-markers"
-KEPT = 64
-"""How many published epochs a marker lists."""
+KEPT = 512
+"""How many ranges of published epochs a marker lists: epochs that follow each other are one."""
 _SETTINGS = {
     CLEANUP_POLICY: "compact",
     "segment.ms": "600000",
@@ -35,29 +35,62 @@ _WAIT_MS = 60_000
 
 
 class Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The newest published epoch of one sink, and some before it, oldest first."""
+    """The newest published epoch of one sink, and ranges of all that were, oldest first.
+
+    forgotten: the newest epoch of the ranges that had no room any more.
+    """
 
     epoch: int
     checkpoint: str
-    epochs: list[int]
+    epochs: list[tuple[int, int]]
+    forgotten: int = -1
 
     def published(self, epoch: int) -> bool:
-        """Whether an epoch was published; older ones than the list are taken for published."""
-        return epoch in self.epochs or epoch < self.epochs[0]
+        """Whether an epoch was published.
+
+        Raises:
+            RefusedError: It is older than what the marker lists.
+        """
+        if any(first <= epoch <= last for first, last in self.epochs):
+            return True
+        if epoch <= self.forgotten:
+            raise RefusedError(
+                "it is not known any more whether an epoch was published",
+                kind="marker_too_old",
+                epoch=epoch,
+                known_from=self.forgotten + 1,
+                remedy="look for its rows in the topic: if they are there, delete the epoch from "
+                "quarantine; if not, publish the files in quarantine yourself",
+            )
+        return False
 
     def then(self, epoch: int, checkpoint: str) -> Marker:
         """The marker that commits with another epoch."""
         newest = epoch > self.epoch
+        ranges = _joined([*self.epochs, (epoch, epoch)])
+        gone = ranges[:-KEPT]
         return Marker(
             epoch=max(epoch, self.epoch),
             checkpoint=checkpoint if newest else self.checkpoint,
-            epochs=sorted({*self.epochs, epoch})[-KEPT:],
+            epochs=ranges[-KEPT:],
+            forgotten=gone[-1][1] if gone else self.forgotten,
         )
+
+
+def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same epochs in as few ranges as possible, ascending."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(last, joined[-1][1]))
+        else:
+            joined.append((first, last))
+    return joined
 
 
 def first_marker(epoch: int, checkpoint: str) -> Marker:
     """The marker of a sink that has published nothing before."""
-    return Marker(epoch=epoch, checkpoint=checkpoint, epochs=[epoch])
+    return Marker(epoch=epoch, checkpoint=checkpoint, epochs=[(epoch, epoch)])
 
 
 def parse_marker(data: bytes | None, key: str) -> Marker | None:

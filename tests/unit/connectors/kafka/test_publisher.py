@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from holdfast.connectors.kafka.marker import KEPT, MarkerTopic
+from holdfast.connectors.kafka.marker import KEPT, MarkerTopic, first_marker
 from holdfast.connectors.kafka.messages import Messages
 from holdfast.connectors.kafka.publisher import Publisher
-from holdfast.errors import FencedError, NotFoundError, StorageError
+from holdfast.errors import FencedError, NotFoundError, RefusedError, StorageError
 from holdfast.testing import SimulatedCrash, crash_at
 
 POINTS = ("kafka.after_send", "kafka.before_commit", "kafka.after_commit")
@@ -84,18 +84,32 @@ def test_a_fork_does_not_fence_its_origin(place):
     assert counts(place) == dict.fromkeys([0, 1, 2, 100, 101, 102], 1)
 
 
-def test_a_late_epoch_is_sent_and_an_older_one_than_is_known_is_not(place):
-    """What was set aside can follow later epochs; the list of published epochs is bounded."""
+def test_an_epoch_that_was_set_aside_is_sent_however_late(place):
+    """Also one from before the first that was published, and once only."""
     one, rows = publisher(place), place[1]
-    for epoch in [0, 1, 3]:
+    for epoch in [2, 3, *range(5, 75)]:
         one.publish(rows, epoch, "c", batch(epoch))
-    assert publisher(place).publish(rows, 2, "c", batch(2))
-    assert not publisher(place).publish(rows, 2, "c", batch(2))
-    last = publisher(place)
-    for epoch in range(4, KEPT + 4):
-        assert last.publish(rows, epoch, "c", batch(epoch))
-    assert not last.publish(rows, 0, "c", batch(0))
-    assert counts(place) == dict.fromkeys(range(KEPT + 4), 1)
+    for epoch in (4, 0):
+        assert publisher(place).publish(rows, epoch, "c", batch(epoch))
+        assert not publisher(place).publish(rows, epoch, "c", batch(epoch))
+    assert counts(place) == dict.fromkeys([0, *range(2, 75)], 1)
+
+
+def test_a_marker_knows_what_was_published_or_says_that_it_does_not():
+    """Epochs that follow each other are one range; beyond the room, nothing is guessed."""
+    marker = first_marker(0, "c")
+    for epoch in range(2, 2 * KEPT, 2):
+        marker = marker.then(epoch, "c")
+    assert len(marker.epochs) == KEPT
+    assert marker.published(0) and not marker.published(1)
+    marker = marker.then(2 * KEPT, "d")
+    assert (marker.epoch, marker.checkpoint, marker.forgotten) == (2 * KEPT, "d", 0)
+    with pytest.raises(RefusedError, match="not known any more"):
+        marker.published(0)
+    assert not marker.published(1)
+    late = marker.then(3, "e")
+    assert (late.epoch, late.checkpoint, late.epochs[0]) == (2 * KEPT, "d", (2, 4))
+    assert late.then(5, "e").published(5) and late.forgotten == 0
 
 
 def test_an_open_transaction_of_another_sink_is_waited_for(place):
