@@ -2,7 +2,7 @@
 
     make kafka-demo
 
-starts a broker on this machine and runs this file beside it.
+starts a broker on this machine and runs this file while it is up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The code of docs/guides/kafka.md runs beside a broker, and gives what the page says."""
+"""The code of docs/guides/kafka.md runs against a broker, and gives what the page says."""
 
 from __future__ import annotations
 

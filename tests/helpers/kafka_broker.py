@@ -1,6 +1,6 @@
 """A real Kafka for tests, the demo and the benchmark: one node, loopback, started by process id.
 
-As a program it runs a command beside a broker of its own:
+As a program it runs a command with a broker of its own:
 `python -m tests.helpers.kafka_broker COMMAND…`; the command finds it in HOLDFAST_KAFKA_BROKER.
 """
 
@@ -165,7 +165,7 @@ def _properties(folder, port, controller, secured, more):
         "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller},"
         f"SASL_PLAINTEXT://127.0.0.1:{secured}",
         "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port},SASL_PLAINTEXT://127.0.0.1:{secured}",
-        # A second door with a login: `guest` may do nothing, whoever comes without one everything.
+        # A second door with a login: `guest` may do nothing, a client without one everything.
         "sasl.enabled.mechanisms": "PLAIN",
         "listener.name.sasl_plaintext.plain.sasl.jaas.config": (
             "org.apache.kafka.common.security.plain.PlainLoginModule required "
@@ -200,7 +200,7 @@ def _properties(folder, port, controller, secured, more):
 
 
 def main(arguments):
-    """Run a command beside a broker."""
+    """Run a command with a broker."""
     try:
         with (
             tempfile.TemporaryDirectory(prefix="holdfast-kafka-") as folder,

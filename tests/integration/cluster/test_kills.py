@@ -20,7 +20,7 @@ VICTIMS = ("executor", "worker", "driver")
 def test_executor_worker_and_driver_killed_in_turn_nothing_is_lost_or_doubled(
     cluster, true_s3, tmp_path, record_property
 ) -> None:
-    """Speculation and retries on: whoever dies, each row is published once and none is missing."""
+    """Speculation and retries on: whatever dies, each row is published once and none is missing."""
     seed = int(os.environ.get("HOLDFAST_KILLS_SEED", str(int(time.time()))))
     rng = random.Random(seed)
     print(f"HOLDFAST_KILLS_SEED={seed}")

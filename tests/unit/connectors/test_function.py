@@ -21,7 +21,7 @@ from holdfast.storage.open import StorageLocation
 
 
 def test_a_handler_gets_an_epoch_in_bounded_batches_and_the_same_order(tmp_path) -> None:
-    """Wide rows come few at a time; whoever stops half-way gets everything again, in order."""
+    """Wide rows come few at a time; a reader that stops half-way gets everything again, in order."""
     store, seen = StorageLocation(str(tmp_path)), []
 
     def handler(rows, epoch: int, key: str) -> None:
