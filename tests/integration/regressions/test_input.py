@@ -93,7 +93,8 @@ def test_a_file_that_cannot_be_read_is_named_with_the_cause(place, form, body) -
         (place.home / "in").mkdir()
         (place.home / "in" / "bad-file").write_bytes(body)
     p = place.pipeline(partitions=1)
-    p.sink("o", p.source("s", place.files("k long, x long", format=form)), place.out())
+    source = place.files("k long, x long", format=form, on_bad=None if body is None else "fail")
+    p.sink("o", p.source("s", source), place.out())
     with pytest.raises(HoldfastError) as caught:
         p.run()
     assert "bad-file" in str(caught.value)
