@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from holdfast.cli.epoch_table import EpochTable
 from holdfast.cli.output import progress, progress_line
 from holdfast.cli.render import coloured, line, moment, plain, when
+from holdfast.connectors.base import Backlog
+from holdfast.ids import CheckpointId
+from holdfast.runtime.lag import Lag
+from holdfast.runtime.report import CheckpointState, EpochReport
 from tests.helpers.cli_world import call, holdfast
 
 SHELLS = {
@@ -99,7 +102,7 @@ def test_progress_is_drawn_on_a_terminal_only(monkeypatch):
 
 
 def _report(epoch):
-    return SimpleNamespace(
+    return EpochReport(
         epoch=epoch,
         rows=7,
         keys=3,
@@ -108,9 +111,10 @@ def _report(epoch):
         watermark_us=1_000_000,
         lag_us=2_000_000,
         bytes_new=99,
-        total_ms=12.5,
         phases_ms={"plan": 1.0, "job": 8.0, "draft": 2.0},
-        backlog={"orders": SimpleNamespace(done=50, total=100, unit="rows")},
+        backlog={"orders": Backlog(50, 100, "rows")},
+        checkpoint=CheckpointState(CheckpointId("c")),
+        lag={"orders": Lag(rows=50, seconds=1.5)},
     )
 
 
@@ -131,7 +135,7 @@ def test_the_live_table_is_drawn_over_itself(monkeypatch):
     last = pictures[-1].splitlines()
     assert last[0] == "pipeline orders"
     assert [row.split()[0] for row in last[2:14]] == [str(n) for n in range(3, 15)]
-    assert "orders: 50 of 100 rows" in last
+    assert "orders: 50 of 100 rows; behind by 50 rows, 1.5 s" in last
     assert last[-1] == "finishing this epoch"
 
 
@@ -140,6 +144,6 @@ def test_without_a_terminal_an_epoch_is_a_line(capsys):
     with EpochTable("orders") as table:
         table.add(_report(4))
     assert capsys.readouterr().out == (
-        "epoch 4: 7 rows, 3 keys, 2 changes, 1 late, 99 bytes, 12 ms (plan=1ms job=8ms draft=2ms)"
-        "; watermark 1970-01-01 00:00:01, 2 s behind the newest row; orders: 50 rows left\n"
+        "epoch 4: 7 rows, 3 keys, 2 changes, 1 late, 99 bytes, 11 ms (plan=1ms job=8ms draft=2ms)"
+        "; watermark 1970-01-01 00:00:01, 2 s behind the newest row; orders: 50 rows, 1.5 s left\n"
     )
