@@ -103,7 +103,7 @@ def test_what_a_dead_driver_leaves_of_a_compaction_changes_nothing(
 ):
     """The driver dies while tasks compact: their runs are nobody's, and the next run starts over."""
 
-    class DiedError(Exception):
+    class DiedError(BaseException):
         pass
 
     def die(_report):

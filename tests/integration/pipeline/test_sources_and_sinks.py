@@ -37,7 +37,8 @@ def test_a_file_changed_after_being_read_is_an_error_that_names_it(spark, tmp_pa
 
 def test_the_log_of_read_files_stays_small(spark, tmp_path) -> None:
     """Thousands of files leave one compressed log and a short recent list, not a growing manifest."""
-    from holdfast.connectors.files.source import Files, Seen
+    from holdfast.connectors.files.file_log import Seen
+    from holdfast.connectors.files.source import Files
 
     reader = Files(str(tmp_path), schema="k string").open("in")
     sizes = []
