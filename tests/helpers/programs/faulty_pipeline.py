@@ -13,10 +13,6 @@ import pyarrow.dataset as ds
 import holdfast as hf
 from holdfast.runtime import task_counts
 
-# Epochs of a few rows get one task, larger ones all partitions.
-task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
-task_counts.ROWS_PER_RUN = 0
-
 
 def fail_once(df, marks: Path):
     """Rows as they are, but the first try of every task dies after it has seen them all."""
@@ -92,6 +88,9 @@ def listed(rows) -> list:
 
 
 def main() -> None:
+    # Epochs of a few rows get one task, larger ones all partitions. Not at import: see killed_driver.
+    task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+    task_counts.ROWS_PER_RUN = 0
     what, home = sys.argv[1], Path(sys.argv[2])
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession

@@ -11,10 +11,6 @@ import holdfast as hf
 from holdfast.journal import Event, JournalWriter
 from holdfast.runtime import task_counts
 
-# Epochs of a few rows get one task, larger ones all partitions.
-task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
-task_counts.ROWS_PER_RUN = 0
-
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"  # nothing of the tests is loaded here
 ROWS, ROWS_PER_EPOCH = (60_000, 120) if SOAK else (2_000, 125)
 PEOPLE = 50
@@ -43,6 +39,9 @@ def write_people(home: Path) -> None:
 
 
 def main() -> None:
+    # Epochs of a few rows get one task, larger ones all partitions. Not at import: see killed_driver.
+    task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+    task_counts.ROWS_PER_RUN = 0
     home, partitions = Path(sys.argv[1]), int(sys.argv[2])
     pipe = hf.Pipeline(
         "p",

@@ -9,11 +9,6 @@ from pathlib import Path
 import holdfast as hf
 from holdfast.runtime import compaction_work, run_lists, task_counts
 
-# Epochs of a few rows get one task, larger ones all partitions; tasks compact, documents have lists.
-task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
-task_counts.ROWS_PER_RUN = 0
-compaction_work.THREAD_RUNS_MAX, run_lists.INLINE_BYTES_MAX = 0, 3_000
-
 SOAK = os.environ.get("HOLDFAST_SOAK") == "1"  # nothing of the tests is loaded here
 ROWS, ROWS_PER_EPOCH = (100_000, 250) if SOAK else (8_000, 1_000)
 # An epoch takes whole appends: so many, that the kills do not run out of epochs.
@@ -21,6 +16,11 @@ EVENTS, EVENTS_MAX = 40_000, 100
 
 
 def main() -> None:
+    # Epochs of a few rows get one task, larger ones all partitions; tasks compact, documents have
+    # lists. Not at import: tests take numbers from here.
+    task_counts.ROWS_PER_TASK = task_counts.ROWS_PER_TASK_MAX = 50
+    task_counts.ROWS_PER_RUN = 0
+    compaction_work.THREAD_RUNS_MAX, run_lists.INLINE_BYTES_MAX = 0, 3_000
     home, kind, partitions, master = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]
     pipe = hf.Pipeline(
         "p", store=home / "cp", partitions=partitions, master=master,

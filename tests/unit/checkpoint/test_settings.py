@@ -14,6 +14,7 @@ from holdfast.checkpoint.schedule import Schedule
 from holdfast.clock import ManualClock
 from holdfast.errors import ConflictError, InvalidInputError
 from holdfast.format.position import CounterPosition
+from tests.helpers.paths import ROOT
 from tests.helpers.rig import Rig, record_path
 
 ANY = {"log_bytes_min": 0}
@@ -247,9 +248,22 @@ def test_times_may_be_written_with_their_unit():
         assert caught.value.kind == "invalid_duration"
 
 
+WITH_SPARK = {
+    "task_bytes_max": "test_a_large_file_in_parts_through_tasks_in_pieces_equals_batch",
+    "epoch_target_ms": "test_epochs_follow_a_target_and_say_so",
+}
+"""Settings of tasks and epochs: their tests are in tests/integration/pipeline/test_memory.py."""
+
+
 def test_every_setting_has_a_test_of_its_effect():
-    """A knob without an effect cannot be added: each needs a test of its own in this file."""
+    """A knob without an effect cannot be added: each needs a test of its own, most in this file."""
     shown = {"recovery_verify", "recovery_deep_bytes_max"}  # one test for both
+    text = (ROOT / "tests/integration/pipeline/test_memory.py").read_text(encoding="utf-8")
+    shown |= {
+        name
+        for name, test in WITH_SPARK.items()
+        if f"def {test}(" in text and f"{name.removesuffix('_ms')}=" in text
+    }
     shown |= {
         name for name in Settings.__struct_fields__ if f"test_{name}_has_an_effect" in globals()
     }
