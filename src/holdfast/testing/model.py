@@ -152,8 +152,15 @@ class Model:
         for entry in self.live.values():
             entry.abandoned = False
         self.current = max(self.live, default=None)
-        if self.current is not None:
-            self._only_branch(self.current)
+        if self.current is None:
+            return
+        self._only_branch(self.current)
+        chain = self.lineage(self.current)
+        parents = {entry.parent for entry in self.live.values()}
+        for entry in self.live.values():
+            confirmed = entry.epoch in parents or set(entry.sinks.values()) - {"pending"}
+            if entry.epoch not in chain and not confirmed:
+                entry.abandoned = True  # an overtaken writer may have left it
 
     def view(self) -> Mapping[str, Any]:
         """Everything that a store can be compared with."""
