@@ -200,8 +200,6 @@ class StoreMachine(RuleBasedStateMachine):
         damaged = bytearray(whole)
         damaged[position] ^= 1 << data.draw(st.integers(0, 7))
         hurt = self._needing(path)
-        if path.endswith("/manifest.json") and self._shares_with_dropped(newest):
-            return  # known limit: nobody knows then that the runs of dropped ones are needed
         before = dict(storage._objects)
         storage.put(path, bytes(damaged))
         self.world = World(storage, settings=self.settings, clock=self.world.clock)
@@ -214,12 +212,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert storage._objects == {**before, path: bytes(damaged)}
         storage.put(path, whole)
         self._reopen()
-
-    def _shares_with_dropped(self, entry):
-        """Whether a checkpoint needs files in the directories of ones that were dropped."""
-        live = {known.checkpoint for known in self.world.store.list()}
-        files = self.world.store.reader.manifest(entry).files
-        return any(file.path.split("/")[1] not in live for file in files)
 
     def _needing(self, path):
         """Epochs of the checkpoints that need a file."""

@@ -365,7 +365,8 @@ class Collector:
         needed: set[str] | None = None,
     ) -> SweepPlan:
         needed = self._needed(state) if needed is None else needed
-        return plan_sweep(listing, state, needed, busy={*busy, *self._lost(state)})
+        lost = self._lost(state)
+        return plan_sweep(listing, state, needed, busy={*busy, *lost}, sharers_unknown=bool(lost))
 
     def _files_of(self, drop: Sequence[Summary]) -> list[Entry] | None:
         """What dropped checkpoints may leave behind; None means: look at everything."""

@@ -73,10 +73,12 @@ def plan_sweep(
     needed: Collection[str],
     *,
     busy: Collection[CheckpointId] = (),
+    sharers_unknown: bool = False,
 ) -> SweepPlan:
     """Sort what is stored into what goes and what stays.
 
-    `busy` are drafts in progress: nothing below them is touched.
+    `busy` are drafts in progress: nothing below them is touched. `sharers_unknown`: a listed
+    checkpoint cannot be read, so any file of a checkpoint that is not listed may be one of its own.
     """
     live = {entry.checkpoint for entry in state.live}
     live_epochs = {entry.epoch for entry in state.live}
@@ -97,8 +99,11 @@ def plan_sweep(
         elif meaning.kind == "outcome":
             go = "outcome of a dropped checkpoint" if meaning.epoch not in live_epochs else None
         elif meaning.checkpoint is not None and meaning.checkpoint not in busy:
-            if entry.path in needed:
-                if meaning.checkpoint not in live:
+            unlisted = meaning.checkpoint not in live
+            if entry.path in needed or (
+                sharers_unknown and unlisted and meaning.kind != "manifest"
+            ):
+                if unlisted:
                     shared.append(entry)
             else:
                 go = f"unreferenced {meaning.kind}"
