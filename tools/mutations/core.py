@@ -30,8 +30,8 @@ MUTATIONS = [
     _d(
         "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",
         "checkpoint/gc/reachability.py",
-        "            if entry.path in needed:",
-        "            if entry.path in needed and meaning.checkpoint in live:",
+        "            kept = entry.path in needed",
+        "            kept = entry.path in needed and meaning.checkpoint in live",
     ),
     _d(
         "test_deleting_a_checkpoint_that_a_later_one_depends_on_breaks_it",

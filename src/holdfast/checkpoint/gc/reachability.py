@@ -100,9 +100,9 @@ def plan_sweep(
             go = "outcome of a dropped checkpoint" if meaning.epoch not in live_epochs else None
         elif meaning.checkpoint is not None and meaning.checkpoint not in busy:
             unlisted = meaning.checkpoint not in live
-            if entry.path in needed or (
-                sharers_unknown and unlisted and meaning.kind != "manifest"
-            ):
+            kept = entry.path in needed
+            kept |= sharers_unknown and unlisted and meaning.kind != "manifest"
+            if kept:
                 if unlisted:
                     shared.append(entry)
             else:
